@@ -1,4 +1,4 @@
-"""An index of three animals, made anew for each test."""
+"""An index of three animals, a new one for each test."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers.animals import ANIMALS
-from helpers.fakes import (
-    Bag,
-    create,
-)
+from helpers.fakes import Bag, create
 
 from strop import Index
 

@@ -23,27 +23,27 @@ from strop.errors import BadIndex, BadInput, IndexDamaged, UnfinishedIndex
 
 
 def changes(index: Index, *documents: Document) -> tuple[int, int, int, int]:
-    done = index.add(documents)
-    return done.new, done.changed, done.unchanged, done.empty
+    result = index.add(documents)
+    return result.new, result.changed, result.unchanged, result.empty
 
 
 # -- creating and opening --------------------------------------------------------------------
 
 
-def test_what_was_stored_is_there_after_opening_again(tmp_path: Path) -> None:
-    kept = Document("a/ü\n", "Text.\x00\n ", "Title", {"n": 1, "deep": [None, {"é": "ß"}]})
+def test_a_reopened_index_has_its_documents_and_scores(tmp_path: Path) -> None:
+    document = Document("a/ü\n", "Text.\x00\n ", "Title", {"n": 1, "deep": [None, {"é": "ß"}]})
     with create(tmp_path / "index") as index:
-        index.add([kept, PIG])
+        index.add([document, PIG])
         index.sharpen()
         scores = all_scores(index, "roots")
-    with reopen(tmp_path / "index") as again:
-        assert again.get("a/ü\n") == kept
-        assert len(again) == 2
-        assert all_scores(again, "roots") == scores
-        assert again.queries_of("pig") == {"sentences": PIG_SENTENCES}
+    with reopen(tmp_path / "index") as reopened:
+        assert reopened.get("a/ü\n") == document
+        assert len(reopened) == 2
+        assert all_scores(reopened, "roots") == scores
+        assert reopened.queries_of("pig") == {"sentences": PIG_SENTENCES}
 
 
-def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
+def test_create_leaves_existing_files_unchanged(tmp_path: Path) -> None:
     create(tmp_path / "index").close()
     with pytest.raises(BadIndex, match="is an index already"):
         create(tmp_path / "index")
@@ -58,7 +58,7 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
     create(tmp_path / "empty").close()
 
 
-def test_what_is_no_index_is_said_to_be_none(tmp_path: Path) -> None:
+def test_open_refuses_what_is_not_an_index(tmp_path: Path) -> None:
     with pytest.raises(BadIndex, match="does not exist"):
         Index.open(tmp_path / "nowhere")
     with pytest.raises(BadIndex, match="is not an index"):
@@ -79,7 +79,7 @@ def test_vectors_of_two_embedders_do_not_mix(tmp_path: Path) -> None:
         index.search("a function cannot be loaded by its name")
 
 
-def test_a_format_of_the_future_is_refused(tmp_path: Path) -> None:
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     with create(tmp_path / "index") as index, index.catalog.writing() as connection:
         connection.execute("UPDATE meta SET value = '99' WHERE key = 'format'")
     with pytest.raises(BadIndex, match="format 99"):
@@ -89,7 +89,7 @@ def test_a_format_of_the_future_is_refused(tmp_path: Path) -> None:
 # -- documents -------------------------------------------------------------------------------
 
 
-def test_add_embeds_what_is_new_or_has_another_text(index: Index, bag: Bag) -> None:
+def test_add_embeds_new_and_changed_texts(index: Index, bag: Bag) -> None:
     assert changes(index, *ANIMALS) == (0, 0, 3, 0)
     assert bag.count == 0
     newer = Document("owl", "Owls hunt by ear.")
@@ -99,26 +99,24 @@ def test_add_embeds_what_is_new_or_has_another_text(index: Index, bag: Bag) -> N
     assert all_scores(index, vector_of("Owls hunt by ear.", "document"))["owl"] > 0.9999
 
 
-def test_another_title_is_another_text(index: Index, bag: Bag) -> None:
+def test_a_changed_title_is_embedded(index: Index, bag: Bag) -> None:
     assert changes(index, Document("pig", PIG.text, "Pigs")) == (0, 1, 0, 0)
     assert bag.count == 1
     assert all_scores(index, vector_of(f"Pigs {PIG.text}", "document"))["pig"] > 0.9999
 
 
-def test_other_metadata_alone_is_stored_without_embedding(index: Index, bag: Bag) -> None:
+def test_changed_metadata_is_stored_without_embedding(index: Index, bag: Bag) -> None:
     index.sharpen()
     before, bag.count = all_scores(index, "an owl"), 0
     assert changes(index, Document("owl", OWL.text, OWL.title, {"seen": 3})) == (0, 1, 0, 0)
     assert bag.count == 0
     assert index.get("owl").metadata == {"seen": 3}
     assert index.info()["waiting"] == 0
-    with reopen(index.path) as again:
-        assert all_scores(again, "an owl") == before
+    with reopen(index.path) as reopened:
+        assert all_scores(reopened, "an owl") == before
 
 
-def test_a_text_that_is_taken_back_before_it_is_embedded_costs_nothing(
-    index: Index, bag: Bag
-) -> None:
+def test_a_text_restored_before_embedding_is_not_embedded(index: Index, bag: Bag) -> None:
     before, bag.count = all_scores(index, "an owl"), 0
     bag.fail_after = 0
     with pytest.raises(Failure):
@@ -127,7 +125,7 @@ def test_a_text_that_is_taken_back_before_it_is_embedded_costs_nothing(
     assert index.info()["waiting"] == 1
     bag.fail_after = None
     with pytest.warns(UnfinishedIndex):
-        assert_close(all_scores(index, "an owl"), before, 0)  # the old vector serves meanwhile
+        assert_close(all_scores(index, "an owl"), before, 0)  # the old vector is used meanwhile
     bag.count = 0
     assert changes(index, OWL) == (0, 1, 0, 0)
     assert bag.count == 0
@@ -135,7 +133,7 @@ def test_a_text_that_is_taken_back_before_it_is_embedded_costs_nothing(
     assert_close(all_scores(index, "an owl"), before, 0)
 
 
-def test_a_text_that_is_taken_back_afterwards_is_embedded_again(index: Index) -> None:
+def test_a_text_restored_after_embedding_is_embedded_again(index: Index) -> None:
     before = all_scores(index, "an owl")
     index.add([Document("owl", "Something else.")])
     assert abs(all_scores(index, "an owl")["owl"] - before["owl"]) > 1e-3
@@ -143,7 +141,7 @@ def test_a_text_that_is_taken_back_afterwards_is_embedded_again(index: Index) ->
     assert_close(all_scores(index, "an owl"), before, 1e-6)
 
 
-def test_documents_as_mappings_and_with_places(index: Index) -> None:
+def test_documents_as_mappings_and_with_locations(index: Index) -> None:
     index.add([{"_id": 7, "text": "Seven.", "title": "7", "kind": "number"}])
     assert index.get("7") == Document("7", "Seven.", "7", {"kind": "number"})
     index.add([(Document("8", "Eight."), "line 1")])
@@ -154,7 +152,7 @@ def test_documents_as_mappings_and_with_places(index: Index) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "said"),
+    ("bad", "message"),
     [
         (Document("x", "y \ud800"), "surrogate"),
         (Document("x\ud800", "y"), "surrogate"),
@@ -168,16 +166,16 @@ def test_documents_as_mappings_and_with_places(index: Index) -> None:
         ("a text alone", "document 2 is a str"),
     ],
 )
-def test_bad_input_stores_nothing(index: Index, bag: Bag, bad: Any, said: str) -> None:
+def test_bad_input_stores_nothing(index: Index, bag: Bag, bad: Any, message: str) -> None:
     version = index.catalog.settings.get("version")
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=message):
         index.add([Document("fine", "This one is fine."), bad])
     assert index.unknown(["fine"]) == {"fine"}
     assert (len(index), bag.count, index.catalog.settings.get("version")) == (3, 0, version)
-    index.add([Document("fine", "This one is fine.")])  # and the index is as good as before
+    index.add([Document("fine", "This one is fine.")])  # the index still works
 
 
-def test_an_empty_document_is_kept_and_counted(index: Index, bag: Bag) -> None:
+def test_an_empty_document_is_stored_and_counted(index: Index, bag: Bag) -> None:
     assert changes(index, Document("empty", ""), Document("blank", " \n")) == (2, 0, 0, 2)
     index.sharpen()
     assert bag.count == len(FOX_SENTENCES + OWL_SENTENCES + PIG_SENTENCES)
@@ -186,7 +184,7 @@ def test_an_empty_document_is_kept_and_counted(index: Index, bag: Bag) -> None:
     assert all_scores(index, "an owl", method="trad")["empty"] == -1
 
 
-def test_remove_takes_all_that_hangs_on_a_document(index: Index, bag: Bag) -> None:
+def test_remove_deletes_all_data_of_a_document(index: Index, bag: Bag) -> None:
     index.sharpen()
     index.import_queries({"owl": ["who sees at night"]}, "simple")
     with pytest.raises(BadInput, match="no document 'cow'"):
@@ -195,9 +193,9 @@ def test_remove_takes_all_that_hangs_on_a_document(index: Index, bag: Bag) -> No
     index.remove(["owl"])
     assert len(index) == 2
     assert all_scores(index, "an owl").keys() == {"fox", "pig"}
-    for look in (index.get, index.queries_of):
+    for read in (index.get, index.queries_of):
         with pytest.raises(BadInput, match="no document 'owl'"):
-            look("owl")
+            read("owl")
     with pytest.raises(BadInput, match="no document 'owl'"):
         index.explain("an owl", "owl")
     assert index.info()["sets"]["simple"]["queries"] == 0
@@ -205,7 +203,7 @@ def test_remove_takes_all_that_hangs_on_a_document(index: Index, bag: Bag) -> No
     assert index.queries_of("owl") == {"sentences": OWL_SENTENCES, "simple": []}
 
 
-def test_a_list_that_waits_goes_with_its_document(index: Index, bag: Bag) -> None:
+def test_a_waiting_list_is_removed_with_its_document(index: Index, bag: Bag) -> None:
     bag.fail_after = 0
     with pytest.raises(Failure):
         index.import_queries({"owl": ["who sees at night"]}, "simple")
@@ -215,7 +213,7 @@ def test_a_list_that_waits_goes_with_its_document(index: Index, bag: Bag) -> Non
     assert index.info()["sets"]["simple"]["waiting"] == 0
 
 
-def test_one_id_is_not_a_list_of_ids(index: Index) -> None:
+def test_one_id_instead_of_a_list_is_refused(index: Index) -> None:
     for change in (index.remove, index.keep_only):
         with pytest.raises(BadInput, match=r"write \['fox'\]"):
             change("fox")

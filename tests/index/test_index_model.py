@@ -46,7 +46,7 @@ _style = st.sampled_from(["simple", "contrastive"])
 
 
 class Page(NamedTuple):
-    """A document as the model has it: its sentences are known, not found."""
+    """A document of the model; its sentences are given, not split from a text."""
 
     title: str
     sentences: tuple[str, ...]
@@ -65,7 +65,7 @@ _page = st.builds(
 _pages = st.dictionaries(st.sampled_from(POOL), _page, max_size=4)
 _lists = st.dictionaries(st.sampled_from([*POOL, "nobody"]), st.lists(_query, max_size=4))
 
-WAYS: list[dict[str, Any]] = [
+SEARCH_OPTIONS: list[dict[str, Any]] = [
     {"method": "trad"},
     {"method": "sharp", "alpha": 0.3, "temperature": 1.0},
     {"method": "sharp", "temperature": float("inf"), "alpha": 2.0},
@@ -76,17 +76,17 @@ WAYS: list[dict[str, Any]] = [
 
 
 class IndexAgainstModel(RuleBasedStateMachine):
-    """Any sequence of changes leaves an index that scores as the equations do."""
+    """After any sequence of changes the scores equal those of the formulas."""
 
     @initialize()
-    def begin(self) -> None:
+    def create_index(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="strop-test-", dir=memory()))
         self.bag = Bag()
         self.index = create(self.folder / "index", self.bag)
         self.other = reopen(self.folder / "index")
         self.pages: dict[str, Page] = {}
         self.sets: dict[str, dict[str, list[str]]] = {}
-        self.texts: dict[tuple[str, str], tuple[object, ...]] = {}  # that a list was given for
+        self.texts: dict[tuple[str, str], tuple[object, ...]] = {}  # for which a list was imported
         self.most: int | None = None
         self.steps = 0
 
@@ -99,52 +99,52 @@ class IndexAgainstModel(RuleBasedStateMachine):
     # The model.
 
     def queries_of(self, id_: str) -> dict[str, list[str]]:
-        found = {}
+        lists = {}
         for style in self.sets:
             if style == "sentences":
                 page = self.pages[id_]
                 parts = [part for part in dict.fromkeys([page.title, *page.sentences]) if part]
-                found[style] = [" ".join(parts)] if self.most == 1 and parts else parts
+                lists[style] = [" ".join(parts)] if self.most == 1 and parts else parts
             else:
-                found[style] = self.sets[style].get(id_, [])
-        return found
+                lists[style] = self.sets[style].get(id_, [])
+        return lists
 
     def counts(self, style: str, id_: str) -> bool:
-        """Whether a list is used: not if its document has another text than it was given for."""
+        """Tell whether a list counts: its document has the text that the list was imported for."""
         return style == "sentences" or self.texts.get((style, id_)) == self.pages[id_][:2]
 
-    def score(self, q: Doubles, id_: str, how: dict[str, Any]) -> float:
+    def score(self, q: Doubles, id_: str, options: dict[str, Any]) -> float:
         page = self.pages[id_]
         d = vector_of(" ".join([page.title, *page.sentences]), "document")
-        method = how.get("method", "sharp" if self.sets else "trad")
+        method = options.get("method", "sharp" if self.sets else "trad")
         if method == "trad":
             return float(q @ d) if d.any() else -1.0
         lists = [
-            vectors_of(texts[: how.get("n")], "document" if style == "sentences" else "query")
+            vectors_of(texts[: options.get("n")], "document" if style == "sentences" else "query")
             for style, texts in self.queries_of(id_).items()
             if (method != "simsharp" or style == "simple") and self.counts(style, id_)
         ]
         queries = np.concatenate([np.empty((0, DIM)), *lists])
         if method == "maxsim":
             return max_score(q, d, queries)
-        temperature = how.get("temperature", 1.0 if method == "simsharp" else 0.1)
-        return sharpened_score(q, d, queries, how.get("alpha", 1.0), temperature)
+        temperature = options.get("temperature", 1.0 if method == "simsharp" else 0.1)
+        return sharpened_score(q, d, queries, options.get("alpha", 1.0), temperature)
 
-    # What happens to both.
+    # Changes to both.
 
     @rule(pages=_pages, keep=st.booleans())
     def add(self, pages: dict[str, Page], keep: bool) -> None:
         new = pages.keys() - self.pages.keys()
         same = {id_ for id_ in pages if self.pages.get(id_) == pages[id_]}
         documents = [page.document(id_) for id_, page in pages.items()]
-        done = self.index.add(documents, keep_queries=keep)
+        result = self.index.add(documents, keep_queries=keep)
         self.pages.update(pages)
         if keep:
             self.texts |= {key: pages[key[1]][:2] for key in self.texts if key[1] in pages}
-        assert done.new == len(new)
-        assert done.unchanged == len(same)
-        assert done.changed == len(pages) - len(new) - len(same)
-        assert done.empty == sum(not (page.title or page.sentences) for page in pages.values())
+        assert result.new == len(new)
+        assert result.unchanged == len(same)
+        assert result.changed == len(pages) - len(new) - len(same)
+        assert result.empty == sum(not (page.title or page.sentences) for page in pages.values())
 
     @rule(pages=_pages, after=st.integers(0, 8))
     def fail_while_adding_and_finish(self, pages: dict[str, Page], after: int) -> None:
@@ -154,7 +154,7 @@ class IndexAgainstModel(RuleBasedStateMachine):
         except Failure:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UnfinishedIndex)
-                all_scores(self.other, "amber birch")  # whatever there is can be searched
+                all_scores(self.other, "amber birch")  # an unfinished index can be searched
         self.bag.fail_after = None
         self.pages.update(pages)
         self.index.finish()
@@ -162,21 +162,21 @@ class IndexAgainstModel(RuleBasedStateMachine):
     @precondition(lambda self: self.pages)
     @rule(data=st.data())
     def remove(self, data: st.DataObject) -> None:
-        gone = data.draw(st.lists(st.sampled_from(sorted(self.pages)), unique=True))
-        self.index.remove(gone)
-        self.forget(set(gone))
+        removed = data.draw(st.lists(st.sampled_from(sorted(self.pages)), unique=True))
+        self.index.remove(removed)
+        self.forget(set(removed))
 
     @rule(kept=st.sets(st.sampled_from(POOL), min_size=4))
     def keep_only(self, kept: set[str]) -> None:
-        gone = self.pages.keys() - kept
-        assert self.index.keep_only(kept) == len(gone)
-        self.forget(gone)
+        removed = self.pages.keys() - kept
+        assert self.index.keep_only(kept) == len(removed)
+        self.forget(removed)
 
-    def forget(self, gone: set[str]) -> None:
-        for known in (self.pages, *self.sets.values()):
-            for id_ in gone:
-                known.pop(id_, None)  # type: ignore[attr-defined]
-        self.texts = {key: text for key, text in self.texts.items() if key[1] not in gone}
+    def forget(self, removed: set[str]) -> None:
+        for by_id in (self.pages, *self.sets.values()):
+            for id_ in removed:
+                by_id.pop(id_, None)  # type: ignore[attr-defined]
+        self.texts = {key: text for key, text in self.texts.items() if key[1] not in removed}
 
     @rule(most=st.sampled_from([None, 1]))
     def sharpen(self, most: int | None) -> None:
@@ -191,18 +191,18 @@ class IndexAgainstModel(RuleBasedStateMachine):
             with pytest.raises(BadInput):
                 self.index.import_queries(lists, style, n=n)
             return
-        taken = self.index.import_queries(lists, style, n=n)
-        assert taken[:2] == (len(known), sum(map(len, known.values())))
-        assert len(taken[2]) == len(lists) - len(known)
+        result = self.index.import_queries(lists, style, n=n)
+        assert result[:2] == (len(known), sum(map(len, known.values())))
+        assert len(result[2]) == len(lists) - len(known)
         self.sets.setdefault(style, {}).update(known)
         self.texts |= {(style, id_): self.pages[id_][:2] for id_ in known}
 
     @rule()
-    def open_again(self) -> None:
+    def reopen_index(self) -> None:
         self.index.close()
         self.index = reopen(self.folder / "index", self.bag)
 
-    # What must hold after each.
+    # Invariants after each change.
 
     @invariant()
     def same_documents(self) -> None:
@@ -220,28 +220,28 @@ class IndexAgainstModel(RuleBasedStateMachine):
         if not hasattr(self, "index"):
             return
         self.steps += 1
-        ways = [{}, WAYS[self.steps % len(WAYS)]]
+        all_options = [{}, SEARCH_OPTIONS[self.steps % len(SEARCH_OPTIONS)]]
         query = " ".join(WORDS[(self.steps + at) % len(WORDS)] for at in range(2))
         q = vector_of(query, "query")
-        for how in ways:
-            if how and how["method"] != "trad" and not self.sets:
+        for options in all_options:
+            if options and options["method"] != "trad" and not self.sets:
                 continue
-            if how.get("method") == "simsharp" and "simple" not in self.sets:
+            if options.get("method") == "simsharp" and "simple" not in self.sets:
                 continue
-            want = {id_: self.score(q, id_, how) for id_ in self.pages}
+            expected = {id_: self.score(q, id_, options) for id_ in self.pages}
             for index in (self.index, self.other):
-                assert_close(all_scores(index, query, **how), want, 1e-5)
-            # The best three are the three best: but near-ties may come in any order.
-            hits = self.index.search(query, k=3, **how)
-            best = sorted(want.values(), reverse=True)[:3]
+                assert_close(all_scores(index, query, **options), expected, 1e-5)
+            # The hits are the three best; near-ties may come in any order.
+            hits = self.index.search(query, k=3, **options)
+            best = sorted(expected.values(), reverse=True)[:3]
             np.testing.assert_allclose(hits.scores[0], best, atol=1e-5)
             assert all(
-                abs(want[id_] - score) < 1e-5
+                abs(expected[id_] - score) < 1e-5
                 for id_, score in zip(hits.ids[0], hits.scores[0], strict=True)
             )
 
     @invariant()
-    def nothing_is_wrong(self) -> None:
+    def nothing_is_damaged(self) -> None:
         if not hasattr(self, "index"):
             return
         assert self.index.check() == []

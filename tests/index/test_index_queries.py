@@ -25,7 +25,7 @@ from strop.errors import BadInput, IndexDamaged, UnfinishedIndex
 # -- query sets ------------------------------------------------------------------------------
 
 
-def test_sharpen_makes_sentences_now_and_for_later_documents(index: Index, bag: Bag) -> None:
+def test_sharpen_covers_present_and_later_documents(index: Index, bag: Bag) -> None:
     index.sharpen()
     assert bag.count == 7
     assert index.queries_of("fox") == {"sentences": FOX_SENTENCES}
@@ -40,7 +40,7 @@ def test_sharpen_makes_sentences_now_and_for_later_documents(index: Index, bag: 
     assert bag.count == 10 + 1 + 1
 
 
-def test_sharpen_with_another_n_makes_the_lists_anew(index: Index, bag: Bag) -> None:
+def test_sharpen_with_another_n_rebuilds_the_lists(index: Index, bag: Bag) -> None:
     index.sharpen(n=1)
     assert bag.count == 3
     assert index.queries_of("fox") == {"sentences": [" ".join(FOX_SENTENCES)]}
@@ -55,7 +55,7 @@ def test_sharpen_with_another_n_makes_the_lists_anew(index: Index, bag: Bag) -> 
 
 @pytest.mark.parametrize("blank", ["", " \n\t"])
 def test_blank_queries_are_refused(blank: str, index: Index) -> None:
-    """They would have zero vectors, which take weight from the others."""
+    """Their zero vectors would take weight from the other queries."""
     before = index.info()["sets"]
     with pytest.raises(BadInput, match=r"the given lists: query 2 of 'owl' is blank; remove it"):
         index.import_queries({"fox": ["q1"], "owl": ["q2", blank]}, "simple")
@@ -63,14 +63,14 @@ def test_blank_queries_are_refused(blank: str, index: Index) -> None:
 
 
 def test_import_replaces_the_list_of_each_document_it_names(index: Index, bag: Bag) -> None:
-    taken = index.import_queries({"fox": ["q1", "q2"], "owl": ["q3"], "cow": ["q4"]}, "simple")
-    assert taken[:2] == (2, 3)
-    assert len(taken[2]) == 1
-    assert "'cow'" in taken[2][0]
+    result = index.import_queries({"fox": ["q1", "q2"], "owl": ["q3"], "cow": ["q4"]}, "simple")
+    assert result[:2] == (2, 3)
+    assert len(result[2]) == 1
+    assert "'cow'" in result[2][0]
     assert bag.count == 3
     rows = [("line 1", "fox", ["q5", "q6", "q7"]), ("line 2", "cow", ["q8"])]
-    taken = index.import_queries(rows, "simple", n=2)
-    assert taken == (1, 2, ["line 2: 'cow'"])
+    result = index.import_queries(rows, "simple", n=2)
+    assert result == (1, 2, ["line 2: 'cow'"])
     assert index.queries_of("fox") == {"simple": ["q5", "q6"]}
     assert index.queries_of("owl") == {"simple": ["q3"]}
     assert index.queries_of("pig") == {"simple": []}
@@ -90,14 +90,14 @@ def test_importing_the_same_lists_again_embeds_nothing(index: Index, bag: Bag) -
     with pytest.raises(Failure):
         index.import_queries({"fox": ["other"], "owl": ["q3"]}, "simple")
     bag.fail_after, bag.count = None, 0
-    index.import_queries({"fox": ["q1", "q2"]}, "simple")  # what waited is taken back
+    index.import_queries({"fox": ["q1", "q2"]}, "simple")  # replaces the waiting list
     assert bag.count == 0
     assert index.queries_of("fox") == {"simple": ["q1", "q2"]}
     assert index.info()["sets"]["simple"]["waiting"] == 0
 
 
-def test_queries_of_an_older_text_count_no_more_until_they_are_renewed(tmp_path: Path) -> None:
-    cats = {"pet": ["cats that purr", "why cats purr"], "farm": ["cows"], "sea": ["whales"]}
+def test_queries_of_an_older_text_do_not_count_until_imported_again(tmp_path: Path) -> None:
+    lists = {"pet": ["cats that purr", "why cats purr"], "farm": ["cows"], "sea": ["whales"]}
 
     def best(*indexes: Index) -> set[str]:
         return {
@@ -114,53 +114,57 @@ def test_queries_of_an_older_text_count_no_more_until_they_are_renewed(tmp_path:
                 Document("sea", "W"),
             ]
         )
-        index.import_queries(cats, "simple")
+        index.import_queries(lists, "simple")
         index.augment("simple")
         assert best(index, reader) == {"pet"}
         index.add([Document("pet", "Stock markets crash.")])
         assert best(index, reader) == {"farm"}
         assert index.info()["sets"]["simple"]["older_than_text"] == 1
-        assert index.queries_of("pet")["simple"] == cats["pet"]
+        assert index.queries_of("pet")["simple"] == lists["pet"]
         with pytest.raises(BadInput, match="augment"):
             index.search("cats", method="docexp:sets=simple")
         index.augment("simple")
         assert index.search("why cats purr", k=1, method="docexp:sets=simple").ids[0, 0] == "farm"
-        explained = index.explain("cats", "farm")
-        assert [part.text for part in explained.queries] == ["cows"]
-        with reopen(index.path) as fresh:
-            assert best(fresh) == {"farm"}
-        index.import_queries({"pet": cats["pet"]}, "simple")
+        explanation = index.explain("cats", "farm")
+        assert [part.text for part in explanation.queries] == ["cows"]
+        with reopen(index.path) as reopened:
+            assert best(reopened) == {"farm"}
+        index.import_queries({"pet": lists["pet"]}, "simple")
         assert best(index, reader) == {"pet"}
         with pytest.raises(BadInput, match="augment"):
             index.search("cats", method="docexp:sets=simple")
         index.add([Document("pet", "Stock markets fall.")])
         assert best(index, reader) == {"farm"}
-        index.add([Document("pet", "Stock markets crash.")])  # taken back: they fit it
+        index.add([Document("pet", "Stock markets crash.")])  # restored: its queries count
         assert best(index, reader) == {"pet"}
         assert index.check() == []
 
 
-def test_the_user_may_keep_queries_of_an_older_text(tmp_path: Path) -> None:
+def test_keep_queries_lets_queries_of_an_older_text_count(tmp_path: Path) -> None:
     with create(tmp_path / "index") as index, reopen(tmp_path / "index") as reader:
+
+        def best() -> set[str]:
+            return {opened.search("why cats purr", k=1).ids[0, 0] for opened in (index, reader)}
+
         index.add([Document("pet", "Cats purr."), Document("farm", "Cows and cats.")])
         index.import_queries({"pet": ["why cats purr"]}, "simple")
         index.add([Document("pet", "Stock markets crash.")], keep_queries=True)
         assert index.info()["sets"]["simple"]["older_than_text"] == 0
-        assert {one.search("why cats purr", k=1).ids[0, 0] for one in (index, reader)} == {"pet"}
+        assert best() == {"pet"}
         index.add([Document("pet", "Stock markets fall.")])
-        assert {one.search("why cats purr", k=1).ids[0, 0] for one in (index, reader)} == {"farm"}
-        index.add([Document("pet", "Stock markets fall.")], keep_queries=True)  # later is fine too
-        assert {one.search("why cats purr", k=1).ids[0, 0] for one in (index, reader)} == {"pet"}
+        assert best() == {"farm"}
+        index.add([Document("pet", "Stock markets fall.")], keep_queries=True)  # also works later
+        assert best() == {"pet"}
         assert index.check() == []
 
 
-def test_imported_queries_older_than_the_text_are_counted(index: Index, bag: Bag) -> None:
+def test_info_counts_lists_older_than_their_text(index: Index, bag: Bag) -> None:
     index.import_queries({"fox": ["q1"], "owl": ["q2"]}, "simple")
     index.add([Document("fox", "Another text of foxes.")])
     assert index.queries_of("fox") == {"simple": ["q1"]}
     assert index.info()["sets"]["simple"]["older_than_text"] == 1
     bag.count = 0
-    index.import_queries({"fox": ["q1"]}, "simple")  # they are said to fit the new text too
+    index.import_queries({"fox": ["q1"]}, "simple")  # they now belong to the new text
     assert index.info()["sets"]["simple"]["older_than_text"] == 0
     assert bag.count == 0
 
@@ -174,7 +178,7 @@ def test_bad_queries_are_refused_before_they_are_stored(index: Index, bad: Any) 
     index.add([Document("cat", "Cats purr.")])
 
 
-def test_an_import_without_a_known_document_makes_no_set(index: Index) -> None:
+def test_an_import_without_a_known_document_creates_no_set(index: Index) -> None:
     for lists in ({"cow": ["q"]}, {}):
         with pytest.raises(BadInput, match="none of the ids"):
             index.import_queries(lists, "simple")
@@ -188,7 +192,7 @@ def test_an_import_without_a_known_document_makes_no_set(index: Index) -> None:
             index.import_queries({"fox": ["q"]}, style)
 
 
-def test_an_import_that_breaks_off_leaves_nothing(index: Index) -> None:
+def test_an_interrupted_import_stores_nothing(index: Index) -> None:
     def broken() -> Iterator[tuple[str, str, list[str]]]:
         yield "line 1", "fox", ["who jumps"]
         raise RuntimeError
@@ -200,7 +204,7 @@ def test_an_import_that_breaks_off_leaves_nothing(index: Index) -> None:
         index.import_queries({"fox": ["who jumps"]}, "simple", n=-1)
 
 
-def test_expand_appends_the_queries_to_the_text(index: Index, bag: Bag) -> None:
+def test_augment_appends_the_queries_to_the_text(index: Index, bag: Bag) -> None:
     with pytest.raises(BadInput, match="no query set 'simple'"):
         index.augment("simple")
     index.import_queries({"fox": ["who jumps", "who clears"], "owl": ["who sees"]}, "simple")
@@ -217,14 +221,12 @@ def test_expand_appends_the_queries_to_the_text(index: Index, bag: Bag) -> None:
         "pig": PIG.text,
     }
     q = vector_of("who sees", "query")
-    want = {id_: float(q @ vector_of(text, "document")) for id_, text in augmented.items()}
-    assert_close(all_scores(index, "who sees", method="doc2query"), want, 1e-5)
+    expected = {id_: float(q @ vector_of(text, "document")) for id_, text in augmented.items()}
+    assert_close(all_scores(index, "who sees", method="doc2query"), expected, 1e-5)
     assert index.queries_of("owl") == {"simple": ["who sees"]}
 
 
-def test_expanded_text_is_made_again_only_where_text_or_queries_changed(
-    index: Index, bag: Bag
-) -> None:
+def test_augment_embeds_only_changed_texts_and_lists(index: Index, bag: Bag) -> None:
     index.import_queries({"fox": ["who jumps"], "owl": ["who sees"]}, "simple")
     index.augment("simple")
 
@@ -236,7 +238,7 @@ def test_expanded_text_is_made_again_only_where_text_or_queries_changed(
     assert waiting() == 1
     index.add([Document("pig", "Pigs sleep in mud.")])
     assert waiting() == 2
-    index.finish()  # does not: expanding costs as much as the documents
+    index.finish()  # does not augment: that costs as much as embedding the documents
     assert waiting() == 2
     bag.count = 0
     index.augment("simple")
@@ -249,12 +251,14 @@ def test_expanded_text_is_made_again_only_where_text_or_queries_changed(
         index.search("x", method="doc2query")
 
 
-def test_finish_goes_on_where_the_embedder_failed(index: Index, bag: Bag, tmp_path: Path) -> None:
+def test_finish_continues_where_the_embedder_failed(index: Index, bag: Bag, tmp_path: Path) -> None:
     index.sharpen()
-    more = [Document(f"n{i}", f"Number {i} is here. After it comes {i + 1}.") for i in range(200)]
+    documents = [
+        Document(f"n{i}", f"Number {i} is here. After it comes {i + 1}.") for i in range(200)
+    ]
     bag.fail_after = 400
     with pytest.raises(Failure):
-        index.add(more)
+        index.add(documents)
     bag.fail_after = None
     info = index.info()
     waiting = info["waiting"], info["sets"]["sentences"]["waiting"]
@@ -265,13 +269,13 @@ def test_finish_goes_on_where_the_embedder_failed(index: Index, bag: Bag, tmp_pa
     assert bag.count == 2 * waiting[1]
     index.finish()
     assert bag.count == 2 * waiting[1]
-    with create(tmp_path / "whole") as whole:
-        whole.sharpen()
-        whole.add([*ANIMALS, *more])
-        assert_close(all_scores(index, "number 7"), all_scores(whole, "number 7"), 1e-6)
+    with create(tmp_path / "complete") as complete:
+        complete.sharpen()
+        complete.add([*ANIMALS, *documents])
+        assert_close(all_scores(index, "number 7"), all_scores(complete, "number 7"), 1e-6)
 
 
-# -- looking after it ------------------------------------------------------------------------
+# -- maintenance -----------------------------------------------------------------------------
 
 
 def test_a_search_of_an_unfinished_index_warns_once(index: Index, bag: Bag) -> None:
@@ -282,25 +286,25 @@ def test_a_search_of_an_unfinished_index_warns_once(index: Index, bag: Bag) -> N
     with pytest.warns(UnfinishedIndex, match=r"2 of its documents.*strop finish"):
         index.search("text")
     index.search("text")
-    with reopen(index.path, bag) as other:
+    with reopen(index.path, bag) as reopened:
         with pytest.warns(UnfinishedIndex):
-            other.search("text")
-        other.finish()
-    with reopen(index.path, bag) as other:
-        other.search("text")
+            reopened.search("text")
+        reopened.finish()
+    with reopen(index.path, bag) as reopened:
+        reopened.search("text")
 
 
-def test_info_counts_what_is_there(index: Index) -> None:
+def test_info_counts_documents_and_queries(index: Index) -> None:
     index.sharpen()
     index.import_queries({"fox": ["q1", "q2"], "owl": []}, "simple")
     index.add([Document("empty", "")])
     info = index.info()
     assert (info["documents"], info["empty"], info["waiting"]) == (4, 1, 0)
-    counted = {
+    counts = {
         name: [set_[key] for key in ("documents", "queries", "older_than_text", "waiting")]
         for name, set_ in info["sets"].items()
     }
-    assert counted == {"sentences": [3, 7, 0, 0], "simple": [1, 2, 0, 0]}
+    assert counts == {"sentences": [3, 7, 0, 0], "simple": [1, 2, 0, 0]}
     assert info["embedder"]["name"] == "callable:bag"
     assert info["embedder"]["dim"] == DIM
     assert info["sizes"]["documents"] == 4 * DIM * 4
@@ -311,7 +315,7 @@ def _cut(file: Path, keep: int) -> None:
 
 
 @pytest.mark.parametrize("lose", ["half", "two thirds", "a byte", "files", "folder"])
-def test_check_finds_lost_vectors_and_repair_makes_them_again(
+def test_check_finds_lost_vectors_and_repair_restores_them(
     tmp_path: Path, bag: Bag, lose: str
 ) -> None:
     path = tmp_path / "index"
@@ -325,9 +329,9 @@ def test_check_finds_lost_vectors_and_repair_makes_them_again(
         assert index.check() == []
     for file in (path / "vectors").iterdir():
         size = file.stat().st_size
-        left = {"half": size // 2, "two thirds": size // 3, "a byte": size - 1}
-        if lose in left:
-            _cut(file, left[lose])
+        kept_bytes = {"half": size // 2, "two thirds": size // 3, "a byte": size - 1}
+        if lose in kept_bytes:
+            _cut(file, kept_bytes[lose])
         else:
             file.unlink()
     if lose == "folder":
@@ -341,15 +345,15 @@ def test_check_finds_lost_vectors_and_repair_makes_them_again(
         assert index.check() == []
         index.augment("simple")
         after = all_scores(index, "owl q1"), all_scores(index, "q1", method="doc2query")
-        for got, want in zip(after, before, strict=True):
-            assert_close(got, want, 1e-6)
+        for scores, expected in zip(after, before, strict=True):
+            assert_close(scores, expected, 1e-6)
         assert [index.queries_of(document.id) for document in ANIMALS] == queries
         assert index.info()["waiting"] == 0
 
 
-def test_repair_embeds_only_what_was_lost(index: Index, bag: Bag) -> None:
+def test_repair_embeds_only_lost_vectors(index: Index, bag: Bag) -> None:
     _cut(index.path / "vectors" / "documents.f32", 2 * DIM * 4)
-    with reopen(index.path, bag) as again:
-        assert again.check(repair=True) == ["vectors/documents.f32 holds 2 of 3 vectors"]
+    with reopen(index.path, bag) as reopened:
+        assert reopened.check(repair=True) == ["vectors/documents.f32 holds 2 of 3 vectors"]
         assert bag.count == 1
-        assert all_scores(again, vector_of(PIG.text, "document"))["pig"] > 0.9999
+        assert all_scores(reopened, vector_of(PIG.text, "document"))["pig"] > 0.9999

@@ -56,22 +56,22 @@ def test_k_is_at_most_the_number_of_documents(index: Index) -> None:
         index.search("an old owl", k=0)
 
 
-def test_several_queries_and_vectors_give_the_same_as_one_text(index: Index) -> None:
+def test_batches_and_vectors_give_the_hits_of_single_texts(index: Index) -> None:
     index.sharpen()
-    asked = ["an old owl", "jumps", "zzz", "roots and mud"]
-    hits = index.search(asked, k=3)
+    queries = ["an old owl", "jumps", "zzz", "roots and mud"]
+    hits = index.search(queries, k=3)
     assert hits.ids.shape == (4, 3)
-    for at, one in enumerate(asked):
-        alone = index.search(one, k=3)
-        assert alone.ids[0].tolist() == hits.ids[at].tolist()
-        np.testing.assert_allclose(alone.scores[0], hits.scores[at], atol=1e-6)
-    vectors = vectors_of(asked, "query").astype(np.float32)
+    for at, query in enumerate(queries):
+        single = index.search(query, k=3)
+        assert single.ids[0].tolist() == hits.ids[at].tolist()
+        np.testing.assert_allclose(single.scores[0], hits.scores[at], atol=1e-6)
+    vectors = vectors_of(queries, "query").astype(np.float32)
     for scale in (1, 1e-3, 1e6):  # a vector's length does not matter
-        again = index.search(vectors * np.float32(scale), k=3)
-        assert again.ids.tolist() == hits.ids.tolist()
-        np.testing.assert_allclose(again.scores, hits.scores, atol=1e-6)
-    nothing = index.search(np.zeros((1, 32), np.float32), k=3)  # as if nothing had been written
-    assert nothing.scores[0].tolist() == [0, 0, 0]
+        scaled = index.search(vectors * np.float32(scale), k=3)
+        assert scaled.ids.tolist() == hits.ids.tolist()
+        np.testing.assert_allclose(scaled.scores, hits.scores, atol=1e-6)
+    zero = index.search(np.zeros((1, 32), np.float32), k=3)  # like an empty query
+    assert zero.scores[0].tolist() == [0, 0, 0]
     assert index.search([], k=3).ids.shape == (0, 3)
     for wrong in (vectors[0], vectors[:, 1:], vectors[None]):
         with pytest.raises(BadInput, match=r"must be \(n, 32\)"):
@@ -80,8 +80,8 @@ def test_several_queries_and_vectors_give_the_same_as_one_text(index: Index) -> 
 
 def test_without_query_sets_search_is_plain(index: Index) -> None:
     q = vector_of("an old owl", "query")
-    want = {doc.id: float(q @ vector_of(doc.content, "document")) for doc in ANIMALS}
-    assert_close(all_scores(index, "an old owl"), want, 1e-5)
+    expected = {doc.id: float(q @ vector_of(doc.content, "document")) for doc in ANIMALS}
+    assert_close(all_scores(index, "an old owl"), expected, 1e-5)
     with pytest.raises(BadInput, match="needs a query set"):
         index.search("an old owl", method="sharp")
     with pytest.raises(BadInput, match="no query set 'contrastive'"):
@@ -94,22 +94,22 @@ def test_sentences_are_embedded_as_documents_and_imported_queries_as_queries(
     q = vector_of("an old owl", "query")
     d = vector_of(OWL.content, "document")
     index.import_queries({"owl": ["who sees", "who hunts"]}, "simple")
-    own = vectors_of(["who sees", "who hunts"], "query")
-    got = all_scores(index, "an old owl", alpha=0.7, temperature=0.3)
-    assert abs(got["owl"] - sharpened_score(q, d, own, 0.7, 0.3)) < 1e-5
+    imported = vectors_of(["who sees", "who hunts"], "query")
+    scores = all_scores(index, "an old owl", alpha=0.7, temperature=0.3)
+    assert abs(scores["owl"] - sharpened_score(q, d, imported, 0.7, 0.3)) < 1e-5
     index.sharpen()
-    both = np.concatenate([own, vectors_of(OWL_SENTENCES, "document")])
-    got = all_scores(index, "an old owl")
-    assert abs(got["owl"] - sharpened_score(q, d, both, 1.0, 0.1)) < 1e-5
-    got = all_scores(index, "an old owl", sets=["simple"])
-    assert abs(got["owl"] - sharpened_score(q, d, own, 1.0, 0.1)) < 1e-5
-    got = all_scores(index, "an old owl", n=1)
-    both = np.concatenate([own[:1], vectors_of(OWL_SENTENCES[:1], "document")])
-    assert abs(got["owl"] - sharpened_score(q, d, both, 1.0, 0.1)) < 1e-5
+    all_queries = np.concatenate([imported, vectors_of(OWL_SENTENCES, "document")])
+    scores = all_scores(index, "an old owl")
+    assert abs(scores["owl"] - sharpened_score(q, d, all_queries, 1.0, 0.1)) < 1e-5
+    scores = all_scores(index, "an old owl", sets=["simple"])
+    assert abs(scores["owl"] - sharpened_score(q, d, imported, 1.0, 0.1)) < 1e-5
+    scores = all_scores(index, "an old owl", n=1)
+    all_queries = np.concatenate([imported[:1], vectors_of(OWL_SENTENCES[:1], "document")])
+    assert abs(scores["owl"] - sharpened_score(q, d, all_queries, 1.0, 0.1)) < 1e-5
 
 
 def test_ragged_lists_over_many_blocks(tmp_path: Path) -> None:
-    """Lists of 0 to 40 queries, documents enough that the scan works in several blocks."""
+    """Lists have 0 to 40 queries; the scan needs several blocks."""
     rng = np.random.default_rng(5)
     lists = {
         f"d{i}": [f"w{rng.integers(50)} w{rng.integers(50)}" for _ in range(rng.integers(41))]
@@ -120,7 +120,7 @@ def test_ragged_lists_over_many_blocks(tmp_path: Path) -> None:
         index.import_queries(lists, "simple")
         assert sum(map(len, lists.values())) > 8192
         q = vector_of("w3 w5", "query")
-        want = {
+        expected = {
             f"d{i}": sharpened_score(
                 q,
                 vector_of(f"w{i % 50} w{i % 37} w{i % 7}", "document"),
@@ -130,11 +130,11 @@ def test_ragged_lists_over_many_blocks(tmp_path: Path) -> None:
             )
             for i in range(900)
         }
-        assert_close(all_scores(index, "w3 w5"), want, 1e-5)
+        assert_close(all_scores(index, "w3 w5"), expected, 1e-5)
 
 
 @pytest.mark.parametrize(
-    "how",
+    "options",
     [
         {},
         {"alpha": 0.0},
@@ -146,30 +146,33 @@ def test_ragged_lists_over_many_blocks(tmp_path: Path) -> None:
         {"sets": ["sentences"]},
     ],
 )
-def test_an_explanation_adds_up_to_the_score(index: Index, how: dict[str, Any]) -> None:
+def test_an_explanation_adds_up_to_the_score(index: Index, options: dict[str, Any]) -> None:
     index.sharpen()
     index.import_queries({"owl": ["who sees", "who hunts mice"], "pig": []}, "simple")
     index.add([Document("empty", ""), Document("word", "Word")])
     for query in ("an old owl", "who hunts mice"):
-        plain, scores = all_scores(index, query, method="trad"), all_scores(index, query, **how)
+        plain, scores = all_scores(index, query, method="trad"), all_scores(index, query, **options)
         for id_, score in scores.items():
-            found = index.explain(query, id_, **how)
-            assert found.id == id_
-            assert abs(found.plain - plain[id_]) < 1e-5
-            assert abs(found.plain + sum(part.moved for part in found.queries) - score) < 1e-5
-            assert abs(found.score - score) < 1e-5
-            if found.queries:
-                assert abs(sum(part.weight for part in found.queries) - 1) < 1e-9
-            for part in found.queries:
+            explanation = index.explain(query, id_, **options)
+            assert explanation.id == id_
+            assert abs(explanation.plain - plain[id_]) < 1e-5
+            assert (
+                abs(explanation.plain + sum(part.moved for part in explanation.queries) - score)
+                < 1e-5
+            )
+            assert abs(explanation.score - score) < 1e-5
+            if explanation.queries:
+                assert abs(sum(part.weight for part in explanation.queries) - 1) < 1e-9
+            for part in explanation.queries:
                 kind = "document" if part.set == "sentences" else "query"
-                same = float(vector_of(query, "query") @ vector_of(part.text, kind))
-                assert abs(part.similarity - same) < 1e-5
+                cosine = float(vector_of(query, "query") @ vector_of(part.text, kind))
+                assert abs(part.similarity - cosine) < 1e-5
                 assert part.text in index.queries_of(id_)[part.set]
     vector = vector_of("an old owl", "query").astype(np.float32)
-    assert index.explain(vector, "owl", **how) == index.explain("an old owl", "owl", **how)
+    assert index.explain(vector, "owl", **options) == index.explain("an old owl", "owl", **options)
 
 
-def test_what_cannot_be_explained(index: Index, bag: Bag) -> None:
+def test_explain_needs_queries_and_vectors(index: Index, bag: Bag) -> None:
     with pytest.raises(BadInput, match="nothing to explain"):
         index.explain("an owl", "owl")
     index.sharpen()
@@ -183,11 +186,11 @@ def test_what_cannot_be_explained(index: Index, bag: Bag) -> None:
         index.explain("an owl", "cat")
 
 
-def test_a_method_of_ones_own(index: Index) -> None:
+def test_a_custom_method(index: Index) -> None:
     index.sharpen()
-    mine = Method("mine", sets=("sentences",), alpha=0.5, temperature=0.2)
-    same = all_scores(index, "an old owl", alpha=0.5, temperature=0.2)
-    assert all_scores(index, "an old owl", method=mine) == same
+    method = Method("mine", sets=("sentences",), alpha=0.5, temperature=0.2)
+    expected = all_scores(index, "an old owl", alpha=0.5, temperature=0.2)
+    assert all_scores(index, "an old owl", method=method) == expected
     with pytest.raises(BadInput, match="no query set 'others'"):
         index.search("an old owl", method=Method("mine", sets=("others",)))
 
@@ -199,7 +202,7 @@ def test_alpha_zero_is_plain_search(index: Index) -> None:
         assert_close(all_scores(index, query, alpha=0.0), plain, 1e-6)
 
 
-def test_every_method_is_what_it_says(index: Index) -> None:
+def test_every_method_equals_its_formula(index: Index) -> None:
     simple, contrastive = ["who sees", "who hunts"], ["which bird is old", "which bird is up"]
     for style, queries in (("simple", simple), ("contrastive", contrastive)):
         index.import_queries({"owl": queries}, style)
@@ -207,7 +210,7 @@ def test_every_method_is_what_it_says(index: Index) -> None:
     q, d = vector_of("who sees at night", "query"), vector_of(OWL.content, "document")
     s, c = vectors_of(simple, "query"), vectors_of(contrastive, "query")
     both = np.concatenate([s, c])
-    want = {
+    expected = {
         "trad": float(q @ d),
         "sharp": sharpened_score(q, d, both, 1, 0.1),
         "simsharp": sharpened_score(q, d, s, 1, 1),
@@ -218,8 +221,8 @@ def test_every_method_is_what_it_says(index: Index) -> None:
         "docexp": float(q @ vector_of(" ".join([OWL.content, *contrastive]), "document")),
     }
     dense = [name for name, method in METHODS.items() if method.bm25 == "no"]  # test_words.py
-    got = {name: all_scores(index, "who sees at night", method=name)["owl"] for name in dense}
-    assert_close(got, want, 1e-5)
+    scores = {name: all_scores(index, "who sees at night", method=name)["owl"] for name in dense}
+    assert_close(scores, expected, 1e-5)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
@@ -234,12 +237,12 @@ def test_a_forked_child_can_search(tmp_path: Path) -> None:
         warnings.simplefilter("ignore")  # newer Pythons warn of forking with threads
         child = os.fork()
     if child == 0:
-        with Index.open(tmp_path / "i", lambda texts: np.ones((len(texts), 4))) as again:
-            os._exit(0 if len(again.search(["word"] * 9).ids) == 9 else 1)
+        with Index.open(tmp_path / "i", lambda texts: np.ones((len(texts), 4))) as reopened:
+            os._exit(0 if len(reopened.search(["word"] * 9).ids) == 9 else 1)
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
             assert os.waitstatus_to_exitcode(status) == 0
             return
         time.sleep(0.05)
@@ -253,7 +256,7 @@ def _letters(texts: list[str]) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def test_lists_of_one_document_are_pooled(tmp_path: Path) -> None:
-    """A file may have a line for each reference of a document."""
+    """A file may have several lines for one document, one for each reference."""
     with Index.create(tmp_path / "i", _letters) as index:
         index.add([{"id": "1", "text": "abc"}, {"id": "2", "text": "def"}])
         lines = [("line 1", "1", ["a", "b"]), ("line 2", "2", ["d"]), ("line 3", "1", ["c", "a"])]
@@ -263,7 +266,7 @@ def test_lists_of_one_document_are_pooled(tmp_path: Path) -> None:
         assert index.queries_of("1")["contrastive"] == ["a", "b", "c"]
 
 
-def test_out_of_date_expanded_text_is_refused(tmp_path: Path) -> None:
+def test_outdated_augmented_text_is_refused(tmp_path: Path) -> None:
     with Index.create(tmp_path / "i", _letters) as index:
         index.add([{"id": "1", "text": "abc"}, {"id": "2", "text": "def"}])
         index.import_queries({"1": ["h"]}, "simple")
@@ -277,7 +280,7 @@ def test_out_of_date_expanded_text_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_vectors_that_are_no_numbers_are_refused(tmp_path: Path, bad: float) -> None:
+def test_nan_and_infinite_query_vectors_are_refused(tmp_path: Path, bad: float) -> None:
     with Index.create(tmp_path / "i", _letters) as index:
         index.add([{"id": "1", "text": "abc"}])
         with pytest.raises(BadInput, match="NaN or infinity"):

@@ -1,4 +1,4 @@
-"""A text that the embedder refuses is set aside; it stops nothing else."""
+"""A text that the embedder refuses is set aside; all other work continues."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REFUSALS = [None, BadInput("too long"), TextRefused("too long"), ServiceError("t
 
 
 @pytest.mark.parametrize("error", REFUSALS)
-def test_everything_else_goes_on_and_finish_tries_again(
+def test_other_texts_are_embedded_and_finish_tries_again(
     tmp_path: Path, error: Exception | None
 ) -> None:
     picky = Picky(error)
@@ -50,22 +50,22 @@ def test_everything_else_goes_on_and_finish_tries_again(
         index.import_queries(
             {"d3": ["good"], "d4": ["fine", "a bad one"], "d5": ["nice"]}, "simple"
         )
-        about = index.info()
-        assert [(one["id"], one["set"]) for one in about["refused"]] == [
+        info = index.info()
+        assert [(refusal["id"], refusal["set"]) for refusal in info["refused"]] == [
             ("d4", "simple"), ("d7", ""), ("d13", ""),
         ]  # fmt: skip
         reason = "NaN" if error is None else "too long"
-        assert all(reason in one["reason"] for one in about["refused"])
-        assert about["waiting"] == about["sets"]["simple"]["waiting"] == 0
+        assert all(reason in refusal["reason"] for refusal in info["refused"])
+        assert info["waiting"] == info["sets"]["simple"]["waiting"] == 0
         assert set(index.search("word3", k=30).ids[0]) == texts.keys() - {"d7", "d13"}
         assert index.queries_of("d5") == {"simple": ["nice"]}
         assert index.check() == []
-        index.add([Document("d20", "word20 here.")])  # later ones are not held up
+        index.add([Document("d20", "word20 here.")])  # later documents are not blocked
         assert index.search("word20", k=1).ids[0, 0] == "d20"
         index.finish()
         assert len(index.info()["refused"]) == 3
         index.add([Document("d7", "good now.")])
-        assert [one["id"] for one in index.info()["refused"]] == ["d4", "d13"]
+        assert [refusal["id"] for refusal in index.info()["refused"]] == ["d4", "d13"]
         picky.refuses = ""
     with reopen(tmp_path / "index", picky) as index:
         index.finish()
@@ -76,7 +76,9 @@ def test_everything_else_goes_on_and_finish_tries_again(
 
 
 @pytest.mark.parametrize("error", [ServiceError("down"), ServiceError("down", 503)])
-def test_a_service_that_is_down_refuses_no_document(tmp_path: Path, error: StropError) -> None:
+def test_a_service_that_is_down_does_not_refuse_documents(
+    tmp_path: Path, error: StropError
+) -> None:
     with create(tmp_path / "index", Picky(error)) as index:
         with pytest.raises(ServiceError, match="down"):
             index.add([Document("a", "fine."), Document("b", "bad one.")])
@@ -84,7 +86,7 @@ def test_a_service_that_is_down_refuses_no_document(tmp_path: Path, error: Strop
         assert index.info()["waiting"] == 2
 
 
-def test_an_embedder_that_takes_nothing_refuses_no_document(tmp_path: Path) -> None:
+def test_an_embedder_that_always_fails_does_not_refuse_documents(tmp_path: Path) -> None:
     class Broken(Bag):
         def __call__(self, texts: Sequence[str], kind: str) -> Doubles:
             raise BadInput("no such model")
@@ -95,7 +97,7 @@ def test_an_embedder_that_takes_nothing_refuses_no_document(tmp_path: Path) -> N
         assert index.info()["refused"] == []
 
 
-def test_expanded_texts_that_are_refused_are_named(tmp_path: Path) -> None:
+def test_refused_augmented_texts_are_named(tmp_path: Path) -> None:
     picky = Picky(BadInput("too long"))
     picky.refuses = "fine."
     with create(tmp_path / "index", picky) as index:
@@ -132,7 +134,7 @@ def test_a_service_refuses_one_text_and_takes_the_others(tmp_path: Path, server:
         assert set(index.search("short").ids[0]) == {"a", "b", "c"}
 
 
-def test_the_commands_name_it(tmp_path: Path, server: Server) -> None:
+def test_commands_report_refused_texts(tmp_path: Path, server: Server) -> None:
     def no_whales(handler: Handler, body: dict[str, Any]) -> None:
         rows = items(body["input"])
         for row, text in zip(rows, body["input"], strict=True):
@@ -148,9 +150,9 @@ def test_the_commands_name_it(tmp_path: Path, server: Server) -> None:
     assert built.code == 0
     assert "refuses 1 text" in built.stderr
     for verb in ("info", "check"):
-        shown = " ".join(strop(verb, path).stdout.split())
-        assert "First: sea: " in shown
-        assert "NaN" in shown
+        output = " ".join(strop(verb, path).stdout.split())
+        assert "First: sea: " in output
+        assert "NaN" in output
         assert strop(verb, path, "--json").json["refused"][0]["id"] == "sea"
     assert "refuses 1 text" in strop("finish", path).stderr
     server.default = good

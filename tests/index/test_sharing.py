@@ -1,4 +1,4 @@
-"""One index for many: threads, asyncio, and a writer that waits for another."""
+"""Threads and coroutines share an index; a writer waits for another."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strop import Index
 from strop.errors import BadInput, IndexBusy
 
 
-def made(path: Path, n: int = 60, chunking: str | None = None) -> Index:
+def build_index(path: Path, n: int = 60, chunking: str | None = None) -> Index:
     index = Index.create(path / "index", Bag(), chunking=chunking)
     index.sharpen()
     index.add(
@@ -26,11 +26,11 @@ def made(path: Path, n: int = 60, chunking: str | None = None) -> Index:
     return index
 
 
-@pytest.mark.filterwarnings("ignore")  # of work not finished, of a field not there yet
+@pytest.mark.filterwarnings("ignore")  # about unfinished work and a field that does not exist yet
 @pytest.mark.parametrize("chunking", [None, "10:2"])
-def test_many_threads_share_an_index_that_changes(tmp_path: Path, chunking: str | None) -> None:
+def test_threads_search_an_index_that_changes(tmp_path: Path, chunking: str | None) -> None:
     """Each search sees one state: either all documents of a step or none."""
-    with made(tmp_path, chunking=chunking) as index:
+    with build_index(tmp_path, chunking=chunking) as index:
         queries = [f"word{at} common" for at in range(7)]
         ended = threading.Event()
 
@@ -49,7 +49,7 @@ def test_many_threads_share_an_index_that_changes(tmp_path: Path, chunking: str 
             return searches
 
         with ThreadPoolExecutor(8) as threads:
-            running = [threads.submit(search, thread) for thread in range(8)]
+            futures = [threads.submit(search, thread) for thread in range(8)]
             try:
                 for step in range(6):
                     index.add(
@@ -58,23 +58,23 @@ def test_many_threads_share_an_index_that_changes(tmp_path: Path, chunking: str 
                     )
             finally:
                 ended.set()
-            assert all(one.result() > 0 for one in running)
+            assert all(future.result() > 0 for future in futures)
         assert index.check() == []
 
 
-def test_searches_of_a_coroutine(tmp_path: Path) -> None:
-    with made(tmp_path) as index:
+def test_asynchronous_searches_run_together(tmp_path: Path) -> None:
+    with build_index(tmp_path) as index:
 
-        async def several() -> list[str]:
-            found = await asyncio.gather(
+        async def search_all() -> list[str]:
+            results = await asyncio.gather(
                 *(index.asearch(f"word{at}", 1, where={"odd": 1}, exact=True) for at in range(7))
             )
-            return [str(hits.ids[0, 0]) for hits in found]
+            return [str(hits.ids[0, 0]) for hits in results]
 
         expected = [
             str(index.search(f"word{at}", 1, where={"odd": 1}).ids[0, 0]) for at in range(7)
         ]
-        assert asyncio.run(several()) == expected
+        assert asyncio.run(search_all()) == expected
 
 
 def test_a_cancelled_search_is_not_waited_for(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_cancelled_search_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_writer_waits_for_another(tmp_path: Path) -> None:
-    made(tmp_path).close()
+    build_index(tmp_path).close()
     lock = FileLock(tmp_path / "index" / "writer.lock")
     with Index.open(tmp_path / "index", Bag(), wait=60) as index, ThreadPoolExecutor(1) as thread:
         with lock:

@@ -1,4 +1,4 @@
-"""Reading corpora: formats, fields, places, errors, memory."""
+"""Reading corpora: formats, fields, locations, errors, memory."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def test_jsonl_fields_and_metadata(tmp_path: Path) -> None:
     ]
 
 
-def test_places_are_physical_lines_and_blank_lines_are_skipped(tmp_path: Path) -> None:
+def test_locations_are_physical_lines_and_blank_lines_are_skipped(tmp_path: Path) -> None:
     path = put(tmp_path / "c.ndjson", '\ufeff{"id":"a","text":"x"}\r\n\n  \n{"id":"b","text":"y"}')
-    found = list(read_corpus_with_locations(path))
-    assert [where for _, where in found] == [f"{path} line 1", f"{path} line 4"]
-    assert [document.id for document, _ in found] == ["a", "b"]
+    located = list(read_corpus_with_locations(path))
+    assert [location for _, location in located] == [f"{path} line 1", f"{path} line 4"]
+    assert [document.id for document, _ in located] == ["a", "b"]
 
 
 @pytest.mark.parametrize("name", ["c.jsonl", "c.ndjson", "c.json", "C.JSONL", "c.jsonl.gz"])
@@ -77,8 +77,8 @@ def test_field_names_are_mapped(tmp_path: Path) -> None:
 def test_beir_folder(tmp_path: Path, name: str) -> None:
     corpus = put(tmp_path / name, jsonl({"_id": "1", "title": "t", "text": "x", "metadata": {}}))
     put(tmp_path / "readme.md", "# not a document")
-    [(document, where)] = read_corpus_with_locations(tmp_path)
-    assert (document, where) == (Document("1", "x", "t"), f"{corpus} line 1")
+    [(document, location)] = read_corpus_with_locations(tmp_path)
+    assert (document, location) == (Document("1", "x", "t"), f"{corpus} line 1")
     assert list(read_corpus(tmp_path, format="beir")) == [document]
     assert [d.id for d in read_corpus(tmp_path, format="text")] == ["readme.md"]
 
@@ -169,8 +169,8 @@ def test_json_metadata_is_always_json(tmp_path: Path) -> None:
 
 
 def test_gzip_damage(tmp_path: Path) -> None:
-    chance = random.Random(1)
-    lines = (json.dumps({"id": n, "text": chance.randbytes(40).hex()}) for n in range(500))
+    rng = random.Random(1)
+    lines = (json.dumps({"id": n, "text": rng.randbytes(40).hex()}) for n in range(500))
     packed = gzip.compress("\n".join(lines).encode())
     path = tmp_path / "c.jsonl.gz"
     for damaged in (
@@ -187,7 +187,7 @@ def test_gzip_damage(tmp_path: Path) -> None:
     assert str(path) in complaint(read_corpus, path)
 
 
-def test_gzip_without_the_suffix_is_seen(tmp_path: Path) -> None:
+def test_gzip_without_the_suffix_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "c.jsonl"
     path.write_bytes(gzip.compress(jsonl({"id": "a", "text": "x"}).encode()))
     assert list(read_corpus(path)) == [Document("a", "x")]
@@ -199,20 +199,20 @@ def test_gzip_without_the_suffix_is_seen(tmp_path: Path) -> None:
 def test_csv(tmp_path: Path) -> None:
     text = '\ufeff,id, text,title,lang\r\n0,a,"one, ""two""\nthree",T,en\r\n\r\n1,b,plain,,\r\n'
     path = put(tmp_path / "c.csv", text)
-    (first, where), (second, second_where) = read_corpus_with_locations(path)
+    (first, location), (second, second_location) = read_corpus_with_locations(path)
     assert first == Document("a", 'one, "two"\nthree', "T", {"column_1": 0, "lang": "en"})
     assert second == Document("b", "plain", "", {"column_1": 1, "lang": ""})
-    assert (where, second_where) == (f"{path} line 2", f"{path} line 5")
+    assert (location, second_location) == (f"{path} line 2", f"{path} line 5")
 
 
 @pytest.mark.parametrize("name", ["c.tsv", "c.tsv.gz"])
 def test_tsv_with_named_fields(tmp_path: Path, name: str) -> None:
     path = put(tmp_path / name, "pid\tbody\n1\ta, b\n2\tc\n")
-    found = list(read_corpus(path, id_field="pid", text_field="body"))
-    assert found == [Document("1", "a, b"), Document("2", "c")]
+    documents = list(read_corpus(path, id_field="pid", text_field="body"))
+    assert documents == [Document("1", "a, b"), Document("2", "c")]
 
 
-def test_csv_of_a_five_megabyte_field_leaves_the_limit_alone(tmp_path: Path) -> None:
+def test_a_large_csv_field_leaves_the_limit_unchanged(tmp_path: Path) -> None:
     limit = csv.field_size_limit()
     path = put(tmp_path / "c.csv", "id,text\n1," + "x" * 5_000_000 + "\n2,y\n")
     documents = read_corpus(path)
@@ -221,7 +221,7 @@ def test_csv_of_a_five_megabyte_field_leaves_the_limit_alone(tmp_path: Path) -> 
     assert next(documents).text == "y"
 
 
-def test_csv_limit_is_put_back_by_concurrent_readers(tmp_path: Path) -> None:
+def test_csv_limit_is_restored_by_concurrent_readers(tmp_path: Path) -> None:
     limit = csv.field_size_limit()
     path = put(tmp_path / "c.csv", "id,text\n" + ("1," + "x" * 200_000 + "\n") * 30)
     counts: list[int] = []
@@ -284,8 +284,8 @@ def test_parquet(tmp_path: Path) -> None:
     )
     path = tmp_path / "c.parquet"
     pq.write_table(table, path)
-    (first, where), (second, _) = read_corpus_with_locations(path)
-    assert (first.id, first.title, first.text, where) == ("10", "T", "x", f"{path} row 1")
+    (first, location), (second, _) = read_corpus_with_locations(path)
+    assert (first.id, first.title, first.text, location) == ("10", "T", "x", f"{path} row 1")
     assert first.metadata == {
         "day": "2024-01-02",
         "moment": "1970-01-01 00:00:00.000000001Z",
@@ -307,18 +307,23 @@ def test_bad_parquet(tmp_path: Path) -> None:
     assert "c.parquet row 2: text is null" in complaint(read_corpus, path)
     assert "no field '_id'" not in complaint(read_corpus, path)
     assert "'nope'" in complaint(read_corpus, path, id_field="nope")
-    whole = path.read_bytes()
-    for part in (whole[: len(whole) // 2], whole[:100] + b"\0" * 60 + whole[160:], b"", b"PAR1"):
-        path.write_bytes(part)
+    content = path.read_bytes()
+    for damaged in (
+        content[: len(content) // 2],
+        content[:100] + b"\0" * 60 + content[160:],
+        b"",
+        b"PAR1",
+    ):
+        path.write_bytes(damaged)
         message = complaint(read_corpus, path)
         assert "c.parquet: cannot be read as Parquet" in message
         assert "copy it again" in message
-    assert "gunzip" in refused(tmp_path / "d.parquet.gz", whole)
+    assert "gunzip" in refused(tmp_path / "d.parquet.gz", content)
     not_utf8 = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
     pq.write_table(pa.table({"id": ["a"], "text": not_utf8}), path)
     assert "can't decode byte 0xff" in complaint(read_corpus, path)
-    twice = pa.table([pa.array(["a"]), pa.array(["b"])], names=["id", "id"])
-    pq.write_table(twice, path)
+    duplicate = pa.table([pa.array(["a"]), pa.array(["b"])], names=["id", "id"])
+    pq.write_table(duplicate, path)
     assert "two columns are named 'id'" in complaint(read_corpus, path)
 
 
@@ -341,17 +346,17 @@ def test_folder_of_texts(tmp_path: Path) -> None:
     put(tmp_path / ".hidden.txt", "no")
     put(tmp_path / ".git" / "x.txt", "no")
     (tmp_path / "sub" / "loop").symlink_to(tmp_path, target_is_directory=True)
-    found = list(read_corpus_with_locations(tmp_path))
-    assert [(d.id, d.title) for d, _ in found] == [
+    located = list(read_corpus_with_locations(tmp_path))
+    assert [(d.id, d.title) for d, _ in located] == [
         ("a.txt", ""),
         ("b.md", "The *title*"),
         ("c.TXT", ""),
         ("sub/z.md", ""),
         ("sub/deep/ä.txt", ""),
     ]
-    first, place = found[0]
-    assert (first.text, place) == ("# not a title\r\nline", str(tmp_path / "a.txt"))
-    assert found[2].document.text == "packed"
+    first, location = located[0]
+    assert (first.text, location) == ("# not a title\r\nline", str(tmp_path / "a.txt"))
+    assert located[2].document.text == "packed"
 
 
 def test_folder_given_relatively(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,8 +413,8 @@ def test_folder_for_a_file_and_file_for_a_folder(tmp_path: Path) -> None:
 def test_unknown_formats(tmp_path: Path) -> None:
     path = put(tmp_path / "c.dat", jsonl({"id": "a", "text": "x"}))
     message = complaint(read_corpus, path)
-    named = (".jsonl", ".csv", ".tsv", ".parquet", ".gz", "BEIR", "folders of files", "--format")
-    for part in ("c.dat", *named):
+    formats = (".jsonl", ".csv", ".tsv", ".parquet", ".gz", "BEIR", "folders of files", "--format")
+    for part in ("c.dat", *formats):
         assert part in message
     assert list(read_corpus(path, format="jsonl")) == [Document("a", "x")]
     message = complaint(read_corpus, path, format="xml")
@@ -453,8 +458,8 @@ def test_standard_input(stdin: Callable[[bytes], io.BytesIO]) -> None:
     lines = jsonl({"id": "a", "text": "x"}, {"id": "b", "text": "ü"}).encode()
     for content in (lines, gzip.compress(lines)):
         buffer = stdin(content)
-        found = list(read_corpus_with_locations("-"))
-        assert found[1] == (Document("b", "ü"), "standard input line 2")
+        located = list(read_corpus_with_locations("-"))
+        assert located[1] == (Document("b", "ü"), "standard input line 2")
         assert not buffer.closed
     stdin(b"id,text\n1,x\n")
     assert list(read_corpus("-", format="csv")) == [Document("1", "x")]
@@ -507,9 +512,9 @@ def test_memory_does_not_grow_with_a_parquet_corpus(tmp_path: Path) -> None:
     pq.write_table(table, path, row_group_size=1000, use_dictionary=False)
     del table
     before = pa.total_allocated_bytes()
-    most = size = 0
+    peak = size = 0
     for document in read_corpus(path):
         size += len(document.text)
-        most = max(most, pa.total_allocated_bytes() - before)
+        peak = max(peak, pa.total_allocated_bytes() - before)
     assert size > 15_000_000
-    assert most < 5_000_000
+    assert peak < 5_000_000

@@ -72,13 +72,13 @@ def test_a_row_of_parquet_has_the_limit_too(tmp_path: Path) -> None:
         list(read_corpus(path, max_document_bytes=200))
 
 
-def test_the_command_has_the_limit(tmp_path: Path) -> None:
+def test_the_build_command_has_the_limit(tmp_path: Path) -> None:
     path = tmp_path / "c.jsonl"
     path.write_text('{"id": "x", "text": "some words"}\n')
-    ran = strop("build", path, "-o", tmp_path / "x", "--max-document-bytes", "20")
-    assert (ran.code, (tmp_path / "x").exists()) == (1, False)
-    assert f"{path} line 1: the line is longer than 20 bytes" in ran.stderr
-    assert "--max-document-bytes" in ran.stderr
+    result = strop("build", path, "-o", tmp_path / "x", "--max-document-bytes", "20")
+    assert (result.code, (tmp_path / "x").exists()) == (1, False)
+    assert f"{path} line 1: the line is longer than 20 bytes" in result.stderr
+    assert "--max-document-bytes" in result.stderr
     assert strop("build", path, "-o", tmp_path / "x").code == 0
 
 
@@ -98,14 +98,14 @@ def test_the_command_has_the_limit(tmp_path: Path) -> None:
         "\ufeffid;title;text\r\n1;T;a, b, c\r\n",
     ],
 )
-def test_the_header_tells_the_delimiter(tmp_path: Path, content: str) -> None:
+def test_the_header_determines_the_delimiter(tmp_path: Path, content: str) -> None:
     path = tmp_path / "c.csv"
     path.write_text(content, encoding="utf-8")
     (document,) = read_corpus(path)
     assert (document.id, document.title, document.text) == ("1", "T", "a, b, c")
 
 
-def test_named_fields_tell_the_delimiter(tmp_path: Path) -> None:
+def test_named_fields_determine_the_delimiter(tmp_path: Path) -> None:
     path = tmp_path / "c.csv"
     path.write_text("key,a;body\nx,1;hello\n")
     (document,) = read_corpus(path, id_field="key,a", text_field="body")
@@ -117,9 +117,9 @@ def test_the_delimiter_can_be_given(tmp_path: Path) -> None:
     path.write_text("id:text\n1:a;b\n")
     (document,) = read_corpus(path, delimiter=":")
     assert document.text == "a;b"
-    for given in (["--delimiter", ":"], ["--delimiter", "tab"], ["--delimiter", "::"]):
-        ran = strop("build", path, "-o", tmp_path / given[1].replace(":", "c"), *given)
-        assert ran.code == (0 if given[1] == ":" else 1)
+    for options in (["--delimiter", ":"], ["--delimiter", "tab"], ["--delimiter", "::"]):
+        result = strop("build", path, "-o", tmp_path / options[1].replace(":", "c"), *options)
+        assert result.code == (0 if options[1] == ":" else 1)
     with pytest.raises(BadInput, match="for csv and tsv"):
         read_corpus(tmp_path, delimiter=";")
 
@@ -149,7 +149,7 @@ def _note(tmp_path: Path, text: str) -> Document:
 
 
 def _without_file(document: Document) -> Document:
-    """The document without what every file gives: its path and when it was modified."""
+    """Return the document without the metadata of its file: path and modification time."""
     metadata = {**document.metadata}
     assert metadata.pop("path") == document.id
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", metadata.pop("modified"))
@@ -157,7 +157,7 @@ def _without_file(document: Document) -> Document:
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_front_matter_is_metadata_and_no_text(tmp_path: Path, end: str) -> None:
+def test_front_matter_is_metadata_not_text(tmp_path: Path, end: str) -> None:
     document = _note(tmp_path, NOTE.replace("\n", end))
     assert document.title == "Sharp: a note"
     assert document.text == "# Another heading\n\nBody.\n".replace("\n", end)
@@ -170,7 +170,7 @@ def test_front_matter_is_metadata_and_no_text(tmp_path: Path, end: str) -> None:
     }
 
 
-def test_without_a_title_the_heading_is_one(tmp_path: Path) -> None:
+def test_a_heading_is_the_title_if_none_is_given(tmp_path: Path) -> None:
     document = _note(tmp_path, "---\nlang: en\n...\nText first.\n## A heading\n")
     assert (document.title, document.metadata) == ("A heading", {"lang": "en"})
 
@@ -185,13 +185,13 @@ def test_without_a_title_the_heading_is_one(tmp_path: Path) -> None:
         "---\n---\nText.\n",
     ],
 )
-def test_what_is_no_front_matter_is_text(tmp_path: Path, text: str) -> None:
+def test_blocks_that_are_not_front_matter_are_text(tmp_path: Path, text: str) -> None:
     document = _note(tmp_path, text)
     assert (document.text, document.metadata) == (text, {})
 
 
 @pytest.mark.parametrize(
-    ("block", "said"),
+    ("block", "warning"),
     [
         ("title: Foo: bar\n", "line 2"),
         ("x: 1\ntitle: {{name}}\n", "line 3"),
@@ -202,14 +202,14 @@ def test_what_is_no_front_matter_is_text(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_bad_front_matter_is_text_with_a_warning(
-    tmp_path: Path, block: str, said: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, block: str, warning: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     text = f"---\n{block}---\nBody.\n"
     with caplog.at_level(logging.WARNING):
         document = _note(tmp_path, text)
     assert (document.text, document.metadata) == (text, {})
     assert "note.md" in caplog.text
-    assert said in caplog.text
+    assert warning in caplog.text
 
 
 def test_text_files_have_no_front_matter(tmp_path: Path) -> None:

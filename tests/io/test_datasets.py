@@ -1,4 +1,4 @@
-"""Queries, judgements, datasets and runs; what is written reads back; real collections."""
+"""Queries, judgements, datasets and runs; round trips; real collections."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from strop.types import Document
 
 
 def test_queries(tmp_path: Path) -> None:
-    wanted = {"2": "two\tparts", "1": "ünï"}
+    expected = {"2": "two\tparts", "1": "ünï"}
     lines = jsonl({"_id": "2", "text": "two\tparts"}, {"id": 1, "query": "ünï", "metadata": {}})
     for name in ("q.jsonl", "q.jsonl.gz", "q"):
-        assert list(read_queries(put(tmp_path / name, lines)).items()) == list(wanted.items())
+        assert list(read_queries(put(tmp_path / name, lines)).items()) == list(expected.items())
     table = "2\ttwo\tparts\r\n\n1\tünï\n"
     for name in ("q.tsv", "q.tsv.gz", "topics"):
-        assert list(read_queries(put(tmp_path / name, table)).items()) == list(wanted.items())
+        assert list(read_queries(put(tmp_path / name, table)).items()) == list(expected.items())
 
 
 @pytest.mark.parametrize(
@@ -99,12 +99,12 @@ def test_bad_query_lists(tmp_path: Path, line: str, part: str) -> None:
 # --- judgements
 
 
-def test_qrels_forms(tmp_path: Path) -> None:
-    wanted = {"q 1": {"d1": 2, "d 2": 0}, "q2": {"d1": -1}}
+def test_qrels_formats(tmp_path: Path) -> None:
+    expected = {"q 1": {"d1": 2, "d 2": 0}, "q2": {"d1": -1}}
     rows = "q 1\td1\t2\nq 1\td 2\t0\n\nq2\td1\t-1\r\n"
     header = "query-id\tcorpus-id\tscore\n"
-    assert read_qrels(put(tmp_path / "a.tsv", header + rows)) == wanted
-    assert read_qrels(put(tmp_path / "b.tsv.gz", rows)) == wanted
+    assert read_qrels(put(tmp_path / "a.tsv", header + rows)) == expected
+    assert read_qrels(put(tmp_path / "b.tsv.gz", rows)) == expected
     trec = "q1 0 d1 2\nq1\t0\td1\t2\nq2  Q0  d1  -1\n"
     assert read_qrels(put(tmp_path / "c.qrels", trec)) == {"q1": {"d1": 2}, "q2": {"d1": -1}}
     assert read_qrels(put(tmp_path / "d.tsv", "")) == {}
@@ -190,7 +190,7 @@ def test_run_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["a b", "a\tb", "", " a", "a\n", "a\u00a0b", "a\x1cb", "\ufeffa"])
-def test_words_a_trec_file_cannot_hold(tmp_path: Path, word: str) -> None:
+def test_words_that_a_trec_file_cannot_contain(tmp_path: Path, word: str) -> None:
     path = put(tmp_path / "out.txt", "before")
     for write in (
         lambda: write_run(path, {word: [("d", 1.0)]}, "tag"),
@@ -205,7 +205,7 @@ def test_words_a_trec_file_cannot_hold(tmp_path: Path, word: str) -> None:
     assert os.listdir(tmp_path) == ["out.txt"]
 
 
-def test_other_things_a_run_cannot_hold(tmp_path: Path) -> None:
+def test_other_values_that_a_run_cannot_contain(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     assert "surrogate" in complaint(write_run, path, {"q": [("\ud800", 1.0)]}, "t")
     assert "nan" in complaint(write_run, path, {"q": [("d", float("nan"))]}, "t")
@@ -294,8 +294,8 @@ def test_runs_round_trip(
     tmp_path: Path, run: dict[str, dict[str, float]], tag: str, name: str
 ) -> None:
     write_run(tmp_path / name, {query: ranked.items() for query, ranked in run.items()}, tag)
-    found = read_run(tmp_path / name)
-    assert [(q, list(r.items())) for q, r in found.items()] == [
+    loaded = read_run(tmp_path / name)
+    assert [(q, list(r.items())) for q, r in loaded.items()] == [
         (q, list(r.items())) for q, r in run.items()
     ]
 
@@ -308,9 +308,9 @@ def test_qrels_round_trip(tmp_path: Path, qrels: dict[str, dict[str, int]], name
     with atomic_write(tmp_path / name) as file:
         for query, grades in qrels.items():
             file.writelines(f"{query} 0 {id_} {grade}\n" for id_, grade in grades.items())
-    found = read_qrels(tmp_path / name)
-    assert found == qrels
-    assert list(found) == list(qrels)
+    loaded = read_qrels(tmp_path / name)
+    assert loaded == qrels
+    assert list(loaded) == list(qrels)
 
 
 @given(corpus=st.lists(documents, max_size=4), ascii=st.booleans(), nested=st.booleans())

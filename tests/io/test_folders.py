@@ -1,4 +1,4 @@
-"""Folders of files: which are read, what each kind says, what is refused."""
+"""Folders of files: which are read, the text of each kind, what is refused."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from strop.io.corpora import read_corpus
 from strop.types import Document
 
 
-def one(path: Path, content: bytes) -> Document:
+def read_single(path: Path, content: bytes) -> Document:
     path.write_bytes(content)
     (document,) = read_corpus(path.parent)
     return document
 
 
 def test_every_kind_of_file(tmp_path: Path) -> None:
-    made = {
+    files = {
         "page.html": html("A page", "Wings", "Lift & drag."),
         "book.ipynb": notebook("A notebook", "print(1)"),
         "letter.docx": docx("A letter", "Dear reader, <hello>."),
         "paper.pdf": pdf("A paper", "Wings lift planes."),
         "notes.rst": b"Title\n=====\n\nText.\n",
     }
-    for name, content in made.items():
+    for name, content in files.items():
         (tmp_path / name).write_bytes(content)
         os.utime(tmp_path / name, (0, 1_700_000_000))
-    found = {one.id: one for one in read_corpus(tmp_path)}
-    assert found.keys() == made.keys()
-    assert {one.title for one in found.values()} == {
+    documents = {document.id: document for document in read_corpus(tmp_path)}
+    assert documents.keys() == files.keys()
+    assert {document.title for document in documents.values()} == {
         "A page", "A notebook", "A letter", "A paper", "",
     }  # fmt: skip
-    assert found["page.html"].text == "## Wings\n\nLift & drag.\n\n* one\n* two\n"
-    assert found["book.ipynb"].text == "# A notebook\n\nBody.\n\n```\nprint(1)\n```\n"
-    assert found["letter.docx"].text == "# A letter\n\nDear reader, <hello>.\n"
-    assert found["paper.pdf"].text == "Wings lift planes."
-    for name, document in found.items():
+    assert documents["page.html"].text == "## Wings\n\nLift & drag.\n\n* one\n* two\n"
+    assert documents["book.ipynb"].text == "# A notebook\n\nBody.\n\n```\nprint(1)\n```\n"
+    assert documents["letter.docx"].text == "# A letter\n\nDear reader, <hello>.\n"
+    assert documents["paper.pdf"].text == "Wings lift planes."
+    for name, document in documents.items():
         assert document.metadata == {"path": name, "modified": "2023-11-14T22:13:20Z"}
 
 
@@ -57,7 +57,7 @@ def test_every_kind_of_file(tmp_path: Path) -> None:
 )
 def test_a_damaged_file_is_named_with_a_remedy(tmp_path: Path, name: str, content: bytes) -> None:
     with pytest.raises(BadInput, match=rf"{name}: cannot be read as .*--exclude") as info:
-        one(tmp_path / name, content)
+        read_single(tmp_path / name, content)
     assert "\n" not in str(info.value)
 
 
@@ -73,7 +73,7 @@ def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
         list(read_corpus(tmp_path, max_document_bytes=1000))
 
 
-def test_without_the_extra_files_are_left_out_and_named(
+def test_files_that_need_a_missing_extra_are_skipped_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("strop.io.folders.can_convert", lambda kind: kind == ".ipynb")
@@ -81,12 +81,12 @@ def test_without_the_extra_files_are_left_out_and_named(
     with pytest.raises(MissingExtra, match=r"strop\[files\]"):
         list(read_corpus(tmp_path))
     (tmp_path / "b.md").write_text("text")
-    assert [one.id for one in read_corpus(tmp_path)] == ["b.md"]
+    assert [document.id for document in read_corpus(tmp_path)] == ["b.md"]
     hint = f"{sys.executable} -m pip install 'strop[files]'"
     assert f"1 file not read: .pdf; to read such files: {hint}" in caplog.text
 
 
-def test_patterns_choose_files(tmp_path: Path) -> None:
+def test_patterns_select_files(tmp_path: Path) -> None:
     for name in ("a.md", "b.txt", "drafts/c.md", "docs/d.md", "docs/drafts/e.txt", "docs/f.md.gz"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"" if not name.endswith("gz") else b"\x1f\x8b")
@@ -126,21 +126,23 @@ def test_patterns_choose_files(tmp_path: Path) -> None:
 def test_columns_of_numbers(tmp_path: Path, column: list[str], expected: list[object]) -> None:
     rows = "".join(f"{at},text,{value}\n" for at, value in enumerate(column))
     (tmp_path / "a.csv").write_text("id,text,value\n" + rows, "utf-8")
-    found = list(read_corpus(tmp_path / "a.csv"))
-    assert [one.metadata["value"] for one in found] == expected
-    assert [type(one.metadata["value"]) for one in found] == [type(one) for one in expected]
-    assert [one.id for one in found] == ["0", "1"]
+    documents = list(read_corpus(tmp_path / "a.csv"))
+    assert [document.metadata["value"] for document in documents] == expected
+    assert [type(document.metadata["value"]) for document in documents] == [
+        type(value) for value in expected
+    ]
+    assert [document.id for document in documents] == ["0", "1"]
 
 
-def test_other_kinds_of_files_are_counted_and_read_where_they_are_named(
+def test_files_of_other_kinds_are_counted_and_read_if_included(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("a.md", "b.py", "c.py", "Makefile"):
         (tmp_path / name).write_text(f"text of {name}")
-    assert [one.id for one in read_corpus(tmp_path)] == ["a.md"]
+    assert [document.id for document in read_corpus(tmp_path)] == ["a.md"]
     assert "3 files of other kinds not read: .py (2), without extension (1)" in caplog.text
     assert "--include '*.py' --include '*.md' reads these two only" in caplog.text
     caplog.clear()
-    found = read_corpus(tmp_path, include=["*.py", "*.md"])
-    assert [one.id for one in found] == ["a.md", "b.py", "c.py"]
+    documents = read_corpus(tmp_path, include=["*.py", "*.md"])
+    assert [document.id for document in documents] == ["a.md", "b.py", "c.py"]
     assert caplog.text == ""

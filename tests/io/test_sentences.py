@@ -1,3 +1,5 @@
+"""Splitting texts into sentences, and locating them."""
+
 from __future__ import annotations
 
 import pytest
@@ -31,7 +33,7 @@ from strop.io.sentences import locate, split_sentences, title_and_sentences
         ("   \n ", []),
     ],
 )  # fmt: skip
-def test_split(text: str, expected: list[str]) -> None:
+def test_split_sentences(text: str, expected: list[str]) -> None:
     assert split_sentences(text) == expected
 
 
@@ -45,21 +47,23 @@ def test_thai_is_cut_at_spaces() -> None:
 
 
 @given(st.text(max_size=3000))
-def test_nothing_is_lost(text: str) -> None:
+def test_no_characters_are_lost(text: str) -> None:
     joined = "".join("".join(part.split()) for part in split_sentences(text))
     assert joined == "".join(text.split())
 
 
 @given(st.text(max_size=300), st.text(max_size=3000), st.integers(1, 20))
-def test_lists_are_short_distinct_and_say_something(title: str, text: str, most: int) -> None:
-    parts = title_and_sentences(title, text, most)
-    assert len(parts) <= most
+def test_lists_are_short_distinct_and_contain_words(
+    title: str, text: str, max_sentences: int
+) -> None:
+    parts = title_and_sentences(title, text, max_sentences)
+    assert len(parts) <= max_sentences
     assert all(any(letter.isalnum() for letter in part) for part in parts)
-    if len(parts) < most:
+    if len(parts) < max_sentences:
         assert len(set(parts)) == len(parts)
 
 
-def test_a_long_document_stays_covered() -> None:
+def test_a_long_document_is_covered() -> None:
     text = " ".join(f"This is sentence number {i}." for i in range(1000))
     parts = title_and_sentences("A title", text, 100)
     assert len(parts) == 100
@@ -67,7 +71,7 @@ def test_a_long_document_stays_covered() -> None:
     assert max(map(len, parts)) < 2 * min(map(len, parts)) + 20
 
 
-def test_leader_lines_take_no_time() -> None:
+def test_leader_lines_are_fast() -> None:
     """Backtracking over a row of dots would take hours here."""
     assert split_sentences("Contents" + "." * 200_000 + "7") != []
     assert split_sentences("!?" * 100_000) != []
@@ -78,10 +82,10 @@ def test_joined_pieces_stay_short() -> None:
     assert max(map(len, parts)) <= 1000
 
 
-# -- places of stored sentences in their document ----------------------------------------------
+# -- locating stored sentences in their document -----------------------------------------------
 
 
-def test_a_part_is_found_whatever_white_space_is_between() -> None:
+def test_locate_ignores_the_kind_of_white_space() -> None:
     text = "One  two.\n\nThree\tfour five. Six."
     assert locate("Three four five.", text) == (11, 27)
     assert text[11:27] == "Three\tfour five."
@@ -93,16 +97,16 @@ def test_a_part_is_found_whatever_white_space_is_between() -> None:
 
 
 @given(st.text(alphabet="ab. \n\tÄ。", max_size=80))
-def test_every_sentence_is_found_in_its_text(text: str) -> None:
+def test_every_sentence_is_located_in_its_text(text: str) -> None:
     for sentence in split_sentences(text):
         place = locate(sentence, text)
-        if place is None:  # a short piece joined to the one before it, or a long one cut
+        if place is None:  # short sentences are joined, long ones are cut
             continue
         assert " ".join(text[slice(*place)].split()) == sentence
 
 
 @given(st.lists(st.text(alphabet="abcÄ", min_size=1), min_size=1), st.sampled_from([" ", "\n\n"]))
-def test_words_one_after_the_other_are_found(words: list[str], space: str) -> None:
+def test_consecutive_words_are_located(words: list[str], space: str) -> None:
     text = space.join(words)
     place = locate(" ".join(words), text)
     assert place == (0, len(text))

@@ -76,7 +76,7 @@ def test_terms_of_a_query(text: str, terms: list[str]) -> None:
 
 
 @given(st.text())
-def test_a_query_finds_the_text_itself(text: str) -> None:
+def test_query_terms_are_among_the_document_terms(text: str) -> None:
     document, query = TOKENIZER.document(text), TOKENIZER.query(text)
     assert set(query) <= set(document)
     assert bool(query) == bool(document)
@@ -89,23 +89,23 @@ def test_a_query_finds_the_text_itself(text: str) -> None:
 @given(st.text())
 def test_terms_do_not_depend_on_the_normal_form(text: str) -> None:
     for form in ("NFC", "NFD", "NFKC", "NFKD"):
-        same = unicodedata.normalize(form, text)
-        assert TOKENIZER.document(same) == TOKENIZER.document(text)
+        normalized = unicodedata.normalize(form, text)
+        assert TOKENIZER.document(normalized) == TOKENIZER.document(text)
 
 
 @given(st.lists(st.sampled_from(["fox", "c", "चाय", "東京", "10", "e-mail", "Ünal"])))
-def test_white_space_separates(words: list[str]) -> None:
-    apart = [term for word in words for term in TOKENIZER.document(word)]
-    assert TOKENIZER.document(" \n".join(words)) == apart
-    assert TOKENIZER.document("\u3000".join(words)) == apart
+def test_white_space_separates_terms(words: list[str]) -> None:
+    terms = [term for word in words for term in TOKENIZER.document(word)]
+    assert TOKENIZER.document(" \n".join(words)) == terms
+    assert TOKENIZER.document("\u3000".join(words)) == terms
 
 
 @given(st.text(st.characters(codec="ascii")))
-def test_plain_text_takes_no_other_way(text: str) -> None:
+def test_ascii_terms_are_the_same_beside_other_letters(text: str) -> None:
     assert TOKENIZER.document(text + " é") == [*TOKENIZER.document(text), "e"]
 
 
-def test_stems_are_of_the_language() -> None:
+def test_stems_depend_on_the_language() -> None:
     german = Tokenizer({"latin": "german"})
     assert german.document("Häuser und Haus") == ["haus", " und", "haus"]
     assert Tokenizer({}).document("Häuser und") == ["hauser", "und"]
@@ -118,18 +118,18 @@ def test_an_unknown_language_is_refused() -> None:
 
 def test_threads_share_a_tokenizer() -> None:
     words = [f"{first}{second}ing" for first in "abcdefgh" for second in "klmnoprst"] * 3
-    want = [TOKENIZER.document(word) for word in words]
-    shared, got = Tokenizer(), {}
+    expected = [TOKENIZER.document(word) for word in words]
+    shared, results = Tokenizer(), {}
 
     def work(name: int) -> None:
-        got[name] = [shared.document(word) for word in words]
+        results[name] = [shared.document(word) for word in words]
 
     threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert list(got.values()) == [want] * 4
+    assert list(results.values()) == [expected] * 4
 
 
 # -- languages --------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Crashes, full disks, several writers and readers: an index survives, and tells no lies."""
+"""Crashes, full disks, several writers and readers: an index stays correct and consistent."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from strop.storage.database import Database
 from strop.storage.references import SelectedReferences
 from strop.types import Vectors
 
-# What was interrupted is searched here all the time.
+# These tests search unfinished indexes.
 pytestmark = pytest.mark.filterwarnings("ignore::strop.errors.UnfinishedIndex")
 
 SMALL, LARGE = 5, 60
 KILLS = int(os.environ.get("STROP_KILLS", "25"))
 GENERATIONS = 10 if KILLS < 50 else 40
-"""So many times readers see all documents replaced, at least."""
+"""Readers see all documents replaced at least this many times."""
 READERS = 2 if KILLS < 50 else 4
 
 
@@ -53,8 +53,8 @@ def caches() -> Iterator[None]:
         yield
 
 
-class Chapter(NamedTuple):
-    """An index as it is when a part of the story was told without interruption."""
+class Checkpoint(NamedTuple):
+    """An index after one operation of the story, without interruption."""
 
     path: Path
     state: State
@@ -66,63 +66,63 @@ def references_of(index: Index) -> dict[str, SelectedReferences | None]:
     return {id_: index.references_of(id_) for id_ in index.ids()}
 
 
-def scores_of(index: Index) -> dict[str, dict[str, float]]:
-    found = {}
+def scores_by_method(index: Index) -> dict[str, dict[str, float]]:
+    scores = {}
     for method in ("trad", "sharp", "sharp:words=0", "doc2query"):
         try:
-            found[method] = all_scores(index, crashes.ASKED, method=method)
+            scores[method] = all_scores(index, crashes.ASKED, method=method)
         except BadInput:  # no set yet, or not every document is augmented
-            found[method] = {}
-    return found
+            scores[method] = {}
+    return scores
 
 
-def assert_same(index: Index, size: int, chapter: Chapter) -> None:
+def assert_same(index: Index, size: int, checkpoint: Checkpoint) -> None:
     assert index.check() == []
-    assert State.of(index, size) == chapter.state
+    assert State.of(index, size) == checkpoint.state
     info = index.info()
     assert info["waiting"] == 0
     for set_ in info["sets"].values():
         assert set_["waiting"] == 0 or set_["source"] == "augmented"
-    for method, scores in scores_of(index).items():
-        assert_close(scores, chapter.scores[method], 1e-6)
-    assert references_of(index) == chapter.references
-    named = {file.name for file in index.catalog.vectors.files().values()}
-    assert {file.name for file in (index.path / "vectors").iterdir()} <= named
+    for method, scores in scores_by_method(index).items():
+        assert_close(scores, checkpoint.scores[method], 1e-6)
+    assert references_of(index) == checkpoint.references
+    known_files = {file.name for file in index.catalog.vectors.files().values()}
+    assert {file.name for file in (index.path / "vectors").iterdir()} <= known_files
 
 
-def tell_whole(folder: Path, size: int) -> list[Chapter]:
-    chapters = []
+def build_checkpoints(folder: Path, size: int) -> list[Checkpoint]:
+    checkpoints = []
     with create(folder / "index") as index:
         index.close()
         shutil.copytree(index.path, folder / "begin")
-        chapters.append(Chapter(folder / "begin", NOTHING, {"trad": {}, "sharp": {}}, {}))
+        checkpoints.append(Checkpoint(folder / "begin", NOTHING, {"trad": {}, "sharp": {}}, {}))
     for at, (_, op) in enumerate(story(size)):
         with reopen(folder / "index") as index:
             op(index)
-            state, scores = State.of(index, size), scores_of(index)
+            state, scores = State.of(index, size), scores_by_method(index)
             references = references_of(index)
         shutil.copytree(folder / "index", folder / f"{at}")
-        chapters.append(Chapter(folder / f"{at}", state, scores, references))
-    return chapters
+        checkpoints.append(Checkpoint(folder / f"{at}", state, scores, references))
+    return checkpoints
 
 
 @pytest.fixture(scope="module")
-def small(fast: Path) -> list[Chapter]:
-    return tell_whole(fast / "small", SMALL)
+def small(fast: Path) -> list[Checkpoint]:
+    return build_checkpoints(fast / "small", SMALL)
 
 
 @pytest.fixture(scope="module")
-def large(fast: Path) -> list[Chapter]:
-    return tell_whole(fast / "large", LARGE)
+def large(fast: Path) -> list[Checkpoint]:
+    return build_checkpoints(fast / "large", LARGE)
 
 
-def assert_recovers(path: Path, small: list[Chapter], op: int) -> None:
-    """Check an index that was interrupted in ``op``, go on, and check the outcome."""
+def assert_recovers(path: Path, small: list[Checkpoint], op: int) -> None:
+    """Check an index interrupted in ``op``, finish the operation, and check the result."""
     before, after = small[op], small[op + 1]
     with reopen(path) as index:
         assert_whole(index, SMALL, before.state, after.state)
         index.finish()
-        # What was begun is done, all of it; or it never began.
+        # The operation is complete, or it never began.
         assert State.of(index, SMALL) in (before.state, after.state)
         assert index.info()["waiting"] == 0
         story(SMALL)[op][1](index)
@@ -134,144 +134,157 @@ def assert_recovers(path: Path, small: list[Chapter], op: int) -> None:
 OPS = [name for name, _ in story(SMALL)]
 
 
-# Of what stops of a change leave, the default run takes some, others for each change; slow tests
-# take all.
-SOME = pytest.mark.parametrize("most", [6, pytest.param(None, marks=pytest.mark.slow)])
+# The default run checks a sample of the copies, a different one per operation; slow tests all.
+SAMPLED = pytest.mark.parametrize("max_copies", [6, pytest.param(None, marks=pytest.mark.slow)])
 
 
-@SOME
+@SAMPLED
 @pytest.mark.parametrize("op", range(len(OPS)), ids=OPS)
-def test_a_crash_at_any_step(
-    scratch: Path, forks: Forks, small: list[Chapter], op: int, most: int | None
+def test_recovery_from_a_crash_at_any_step(
+    scratch: Path, forks: Forks, small: list[Checkpoint], op: int, max_copies: int | None
 ) -> None:
-    stop_at_steps(scratch, forks, small, op, most, power=False)
+    assert_recovers_at_every_step(scratch, forks, small, op, max_copies, power_cut=False)
 
 
-@SOME
+@SAMPLED
 @pytest.mark.parametrize("name", ["add", "sharpen", "import", "update", "expand", "compact"])
-def test_a_power_cut_at_any_step(
-    scratch: Path, forks: Forks, small: list[Chapter], name: str, most: int | None
+def test_recovery_from_a_power_cut_at_any_step(
+    scratch: Path, forks: Forks, small: list[Checkpoint], name: str, max_copies: int | None
 ) -> None:
-    """What was written but not synced is lost; the catalog's commits are not."""
-    stop_at_steps(scratch, forks, small, OPS.index(name), most, power=True)
+    """Writes that were not synced are lost; commits of the catalog are not."""
+    assert_recovers_at_every_step(
+        scratch, forks, small, OPS.index(name), max_copies, power_cut=True
+    )
 
 
-def some_of(copies: list[Path], most: int | None, seed: int) -> list[Path]:
-    """Return the first copy, the last, and one of each of the equal parts between; or all."""
-    if most is None or len(copies) <= most:
+def sample_copies(copies: list[Path], max_copies: int | None, seed: int) -> list[Path]:
+    """Return the first copy, the last, and one of each of the equal parts between.
+
+    All copies are returned if ``max_copies`` is None.
+    """
+    if max_copies is None or len(copies) <= max_copies:
         return copies
-    parts = np.linspace(1, len(copies) - 1, most - 1).astype(int).tolist()
+    bounds = np.linspace(1, len(copies) - 1, max_copies - 1).astype(int).tolist()
     rng = random.Random(seed)
-    between = [copies[rng.randrange(low, high)] for low, high in itertools.pairwise(parts)]
-    return [copies[0], *between, copies[-1]]
+    sampled = [copies[rng.randrange(low, high)] for low, high in itertools.pairwise(bounds)]
+    return [copies[0], *sampled, copies[-1]]
 
 
-def stop_at_steps(
-    scratch: Path, forks: Forks, small: list[Chapter], op: int, most: int | None, power: bool
+def assert_recovers_at_every_step(
+    scratch: Path,
+    forks: Forks,
+    small: list[Checkpoint],
+    op: int,
+    max_copies: int | None,
+    power_cut: bool,
 ) -> None:
     path = shutil.copytree(small[op].path, scratch / "whole")
-    assert forks.run(crashes.record, path, SMALL, op, power, scratch / "copies") == 0
+    assert forks.run(crashes.record, path, SMALL, op, power_cut, scratch / "copies") == 0
     with reopen(path) as index:
         assert_same(index, SMALL, small[op + 1])
     copies = sorted((scratch / "copies").iterdir(), key=lambda copy: int(copy.name))
-    # Before and after a transaction; what embeds has vectors that no transaction refers to yet.
+    # Before and after a transaction; operations that embed also stop between vectors and commit.
     assert len(copies) >= (2 if OPS[op] == "remove" else 3)
-    for copy in some_of(copies, most, op + 100 * power):
+    for copy in sample_copies(copies, max_copies, op + 100 * power_cut):
         assert_recovers(copy, small, op)
 
 
-def test_a_crash_at_any_step_of_creating(scratch: Path, forks: Forks) -> None:
+def test_recovery_from_a_crash_at_any_step_of_creating(scratch: Path, forks: Forks) -> None:
     assert forks.run(crashes.record_creating, scratch / "index", scratch / "copies") == 0
     copies = sorted((scratch / "copies").iterdir(), key=lambda copy: int(copy.name))
     assert len(copies) >= 10
-    # What is half made is deleted by its name and never read: one of each set of names is enough.
-    made = [copy for copy in copies if (copy / "catalog.sqlite").exists()]
-    half = {tuple(sorted(crashes.contents(copy))): copy for copy in copies if copy not in made}
-    assert made
-    assert any("catalog.sqlite.new" in names for names in half)
-    for copy in (*made, *half.values()):
+    # Incomplete indexes are deleted by file name, never read: one copy per set of names is enough.
+    complete = [copy for copy in copies if (copy / "catalog.sqlite").exists()]
+    incomplete = {
+        tuple(sorted(crashes.contents(copy))): copy for copy in copies if copy not in complete
+    }
+    assert complete
+    assert any("catalog.sqlite.new" in names for names in incomplete)
+    for copy in (*complete, *incomplete.values()):
         with reopen(copy) if (copy / "catalog.sqlite").exists() else create(copy) as index:
             index.add([crashes.page(1)])
             assert index.check() == []
             assert index.search("alder1").ids.tolist() == [["d1"]]
 
 
-def test_commits_reach_the_disk(tmp_path: Path) -> None:
-    """A power cut cannot be had, but SQLite can be asked whether it will wait for the disk."""
+def test_commits_are_synced_to_disk(tmp_path: Path) -> None:
+    """A test cannot cut the power, but SQLite's settings say that commits wait for the disk."""
     with create(tmp_path / "index") as index, index.catalog.reading() as connection:
         assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-def test_kills_at_random_moments(tmp_path: Path, forks: Forks, large: list[Chapter]) -> None:
-    """However often a writer is killed, it goes on; and nothing is embedded twice.
+def test_recovery_from_kills_at_random_moments(
+    tmp_path: Path, forks: Forks, large: list[Checkpoint]
+) -> None:
+    """A writer that is killed continues from where it stopped.
 
-    At most the batch that was under way when it was killed is embedded again.
+    A kill costs at most the batch that was being embedded.
     """
     rng = random.Random(7)
     pause, ops = 0.0002, len(story(LARGE))
-    log, done, asked = tmp_path / "log", tmp_path / "done", tmp_path / "asked"
-    began = time.monotonic()
-    assert forks.run(crashes.tell, tmp_path / "whole", LARGE, log, done, pause, asked) == 0
-    longest = 2 * (time.monotonic() - began) / ops
-    texts, questions = sum(logged(log)), logged(asked)
-    assert len(questions) == len(set(questions)) > 12
+    log, done, prompts_log = tmp_path / "log", tmp_path / "done", tmp_path / "prompts"
+    start = time.monotonic()
+    assert forks.run(crashes.tell, tmp_path / "whole", LARGE, log, done, pause, prompts_log) == 0
+    longest = 2 * (time.monotonic() - start) / ops
+    n_texts, prompts = sum(logged(log)), logged(prompts_log)
+    assert len(prompts) == len(set(prompts)) > 12
     kills, killed_in = 0, set()
     while kills < KILLS:
         path = Path(tempfile.mkdtemp(dir=tmp_path))
-        log, done, asked = path / "log", path / "done", path / "asked"
-        again = died = 0
+        log, done, prompts_log = path / "log", path / "done", path / "prompts"
+        n_embedded_again = n_deaths = 0
         while True:
-            calls, told = len(logged(log)), len(crashes.parts(done))
-            pid = forks.start(crashes.tell, path / "index", LARGE, log, done, pause, asked)
-            if kills == KILLS:  # enough: let this one end
+            n_calls, n_done = len(logged(log)), len(crashes.parts(done))
+            pid = forks.start(crashes.tell, path / "index", LARGE, log, done, pause, prompts_log)
+            if kills == KILLS:  # enough kills: let this run finish
                 code = forks.wait(pid)
             else:
-                target = min(told + rng.randint(0, 2), ops)
+                target = min(n_done + rng.randint(0, 2), ops)
                 while len(crashes.parts(done)) < target and not forks.has_failed:
                     time.sleep(0.001)
                 time.sleep(rng.uniform(0, longest))
                 code = forks.kill(pid)
             if code == 0:
                 break
-            kills, died = kills + 1, died + 1
-            again += logged(log)[-1] if len(logged(log)) > calls else 0
+            kills, n_deaths = kills + 1, n_deaths + 1
+            n_embedded_again += logged(log)[-1] if len(logged(log)) > n_calls else 0
             if not (path / "index" / "catalog.sqlite").exists():
                 continue
             op = len(crashes.parts(done))
             killed_in.add(op)
-            # Done, but not yet noted, is possible; then it is what comes after.
+            # The operation may be complete but not yet logged.
             after = large[min(op + 1, ops)].state
             with reopen(path / "index") as index:
                 assert_whole(index, LARGE, large[op].state, after)
         with reopen(path / "index") as index:
             assert_same(index, LARGE, large[-1])
-        assert texts <= sum(logged(log)) <= texts + again
-        # No reply that was stored is paid for again. What a kill can cost is the reply that was
-        # being stored and the call that was sent meanwhile.
-        assert set(logged(asked)) == set(questions)
-        assert len(logged(asked)) <= len(questions) + 2 * died
+        assert n_texts <= sum(logged(log)) <= n_texts + n_embedded_again
+        # No stored reply is requested again. A kill can cost two requests: the one whose reply was
+        # being stored, and the one sent meanwhile.
+        assert set(logged(prompts_log)) == set(prompts)
+        assert len(logged(prompts_log)) <= len(prompts) + 2 * n_deaths
     assert len(killed_in) >= min(6, KILLS // 4)
 
 
 def test_cached_vectors_survive_a_crash(tmp_path: Path, forks: Forks) -> None:
-    """A batch that was cut short is not paid for again: the cache has it but for 256 texts."""
+    """After a crash within a batch, at most its last 256 texts are embedded again."""
     path, cache, log = tmp_path / "index", tmp_path / "cache.sqlite", tmp_path / "log"
-    for last in (2, 2, 1):  # the call that dies has been answered, but was not stored
+    for last in (2, 2, 1):  # killed after the embedder's reply, before it was stored
         assert forks.run(crashes.build_cached, path, cache, log, 1000, last) == CRASHED
     assert forks.run(crashes.build_cached, path, cache, log, 1000, 0) == 0
     assert logged(log) == [256] * 5 + [256, 232]
-    with create(tmp_path / "plain") as plain, Index.open(path, Bag(), name="bag") as index:
-        plain.add(crashes.page(i) for i in range(1000))
-        assert_close(all_scores(index, "alder3"), all_scores(plain, "alder3"), 1e-6)
+    with create(tmp_path / "uncached") as uncached, Index.open(path, Bag(), name="bag") as index:
+        uncached.add(crashes.page(i) for i in range(1000))
+        assert_close(all_scores(index, "alder3"), all_scores(uncached, "alder3"), 1e-6)
 
 
 # -- full disks ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("op", range(len(OPS)), ids=OPS)
-def test_a_disk_too_full_for_vectors(
-    scratch: Path, small: list[Chapter], op: int, monkeypatch: pytest.MonkeyPatch
+def test_disk_full_when_writing_vectors(
+    scratch: Path, small: list[Checkpoint], op: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append = strop.storage.vectors.append_rows
     monkeypatch.setattr("strop.storage.pipeline.FEWEST", 3)
@@ -279,10 +292,10 @@ def test_a_disk_too_full_for_vectors(
     full_at = 1
     while True:
         path = shutil.copytree(small[op].path, scratch / f"{full_at}")
-        calls = itertools.chain(itertools.repeat(False, full_at - 1), [True])
+        fails = itertools.chain(itertools.repeat(False, full_at - 1), [True])
 
         def append_rows(
-            file: Path, committed: int, rows: Vectors, is_full: Iterator[bool] = calls
+            file: Path, committed: int, rows: Vectors, is_full: Iterator[bool] = fails
         ) -> None:
             if next(is_full, False):
                 append(file, committed, rows[: len(rows) // 2])
@@ -300,16 +313,16 @@ def test_a_disk_too_full_for_vectors(
                 break
             finally:
                 monkeypatch.setattr(strop.storage.pipeline, "append_rows", append)
-            index.finish()  # the same object goes on
+            index.finish()  # the same object continues
         assert_recovers(path, small, op)
         full_at += 1
-    unembedded = ("remove", "references", "references again", "compact", "rename", "drop")
-    appends = OPS[op] not in unembedded
-    assert full_at > (1 if appends else 0)
+    without_vectors = ("remove", "references", "references again", "compact", "rename", "drop")
+    writes_vectors = OPS[op] not in without_vectors
+    assert full_at > (1 if writes_vectors else 0)
 
 
-def test_a_disk_too_full_for_the_catalog(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLite may use some pages more than it has; then none of those that it needs."""
+def test_disk_full_when_writing_the_catalog(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite may add a few pages only: fewer than it needs until the last round."""
     monkeypatch.setattr("strop.storage.pipeline.FEWEST", 16)
     monkeypatch.setattr("strop.storage.pipeline.MOST", 16)
     old = [Document(f"d{i}", f"Old{i} alder{i} " + "alder " * 30) for i in range(30)]
@@ -323,38 +336,38 @@ def test_a_disk_too_full_for_the_catalog(scratch: Path, monkeypatch: pytest.Monk
         lambda index: crashes.generate(index, 6, None),
         lambda index: index.compact(),
     ]
-    begun: list[int] = []
+    started: list[int] = []
 
-    def change(index: Index) -> None:
-        for at, one in enumerate(changes):
-            begun.append(at)
-            one(index)
+    def apply_changes(index: Index) -> None:
+        for at, operation in enumerate(changes):
+            started.append(at)
+            operation(index)
 
     with create(scratch / "begin") as index:
         index.add(old)
         index.sharpen()
     shutil.copytree(scratch / "begin", scratch / "whole")
     with reopen(scratch / "whole") as index:
-        change(index)
-        want, references = all_scores(index, "birch 3"), references_of(index)
-    connect, refused, room = Database.connect, [], 0
+        apply_changes(index)
+        expected, references = all_scores(index, "birch 3"), references_of(index)
+    connect, failed_in, extra_pages = Database.connect, [], 0
     while True:
-        path = shutil.copytree(scratch / "begin", scratch / f"{room}")
+        path = shutil.copytree(scratch / "begin", scratch / f"{extra_pages}")
 
-        def limited(database: Database, room: int = room) -> object:
+        def limited(database: Database, extra_pages: int = extra_pages) -> object:
             connection = connect(database)
             (pages,) = connection.execute("PRAGMA page_count").fetchone()
-            connection.execute(f"PRAGMA max_page_count = {pages + room}")
+            connection.execute(f"PRAGMA max_page_count = {pages + extra_pages}")
             return connection
 
         monkeypatch.setattr(Database, "connect", limited)
         with reopen(path) as index:
             try:
-                change(index)
+                apply_changes(index)
                 break
             except BadIndex as error:
                 assert "is full" in str(error)  # noqa: PT017
-                refused.append(begun[-1])
+                failed_in.append(started[-1])
                 assert index.check() == []
                 all_scores(index, "birch 3")
             finally:
@@ -363,17 +376,17 @@ def test_a_disk_too_full_for_the_catalog(scratch: Path, monkeypatch: pytest.Monk
             texts = {id_: index.get(f"d{id_}").text[:3] for id_ in range(15, 30)}
             assert set(texts.values()) in ({"Old"}, {"New"})
             index.finish()
-            change(index)
-            assert_close(all_scores(index, "birch 3"), want, 1e-6)
+            apply_changes(index)
+            assert_close(all_scores(index, "birch 3"), expected, 1e-6)
             assert references_of(index) == references
             assert index.check() == []
-        room += 1
-    assert {0, 1, 4} <= set(refused)  # adding, importing and generating, several times each
-    assert len(refused) > 5
+        extra_pages += 1
+    assert {0, 1, 4} <= set(failed_in)  # adding, importing and generating, several times each
+    assert len(failed_in) > 5
 
 
-def test_a_disk_that_is_really_full(tmp_path: Path, forks: Forks) -> None:
-    """The error that the system gives is understood, not only the one that we make up."""
+def test_disk_full_error_of_the_system(tmp_path: Path, forks: Forks) -> None:
+    """The system's own error is handled, not only the simulated one."""
     path = tmp_path / "index"
     Index.create(path, embedder=crashes.wide, name="wide").close()
     assert forks.run(crashes.fill_disk, path, 400_000) == 0
@@ -381,22 +394,22 @@ def test_a_disk_that_is_really_full(tmp_path: Path, forks: Forks) -> None:
         assert len(index) == 100
         assert index.info()["waiting"] > 0
         index.finish()
-        with Index.create(tmp_path / "whole", embedder=crashes.wide, name="wide") as whole:
-            whole.add(crashes.page(i) for i in range(100))
-            assert_close(all_scores(index, "alder3"), all_scores(whole, "alder3"), 1e-6)
+        with Index.create(tmp_path / "complete", embedder=crashes.wide, name="wide") as complete:
+            complete.add(crashes.page(i) for i in range(100))
+            assert_close(all_scores(index, "alder3"), all_scores(complete, "alder3"), 1e-6)
 
 
 # -- two writers -----------------------------------------------------------------------------
 
 
-def until(there: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not there():
-        assert time.monotonic() < end
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
         time.sleep(0.005)
 
 
-def writes(index: Index) -> list[Callable[[], object]]:
+def write_operations(index: Index) -> list[Callable[[], object]]:
     return [
         lambda: index.add([crashes.page(1, version=3)]),
         lambda: index.remove(["d1"]),
@@ -408,13 +421,13 @@ def writes(index: Index) -> list[Callable[[], object]]:
     ]
 
 
-def test_two_that_create_an_index_at_once(tmp_path: Path) -> None:
-    """The one that is late leaves the other's index alone."""
+def test_two_creators_of_one_index(tmp_path: Path) -> None:
+    """The slower creator leaves the other's index unchanged."""
 
-    def embed(texts: list[str]) -> Doubles:  # called while the index is being made
+    def embed(texts: list[str]) -> Doubles:  # called while the index is being created
         if not (tmp_path / "index").exists():
-            with create(tmp_path / "index") as quick:
-                quick.add([crashes.page(1)])
+            with create(tmp_path / "index") as faster:
+                faster.add([crashes.page(1)])
         return vectors_of(texts, "document")
 
     with pytest.raises(BadIndex, match="is an index already"):
@@ -424,7 +437,7 @@ def test_two_that_create_an_index_at_once(tmp_path: Path) -> None:
         assert index.check() == []
 
 
-def test_a_second_writing_thread_is_told_so(tmp_path: Path) -> None:
+def test_second_writing_thread_is_refused(tmp_path: Path) -> None:
     entered, gate = threading.Event(), threading.Event()
 
     class Waiting(Bag):
@@ -434,34 +447,34 @@ def test_a_second_writing_thread_is_told_so(tmp_path: Path) -> None:
             return super().__call__(texts, kind)
 
     with create(tmp_path / "index", Waiting()) as index, ThreadPoolExecutor(1) as thread:
-        first = thread.submit(index.add, [crashes.page(1)])
+        adding = thread.submit(index.add, [crashes.page(1)])
         assert entered.wait(60)
         with reopen(index.path) as other:
             for writer in (index, other):
                 with pytest.raises(IndexBusy, match=r"this process is writing .* another thread"):
                     writer.remove(["d1"])
         gate.set()
-        assert first.result().new == 1
+        assert adding.result().new == 1
         with reopen(index.path) as other:
             other.add([crashes.page(2)])
         assert len(index) == 2
         index.remove(["d1"])
 
 
-def test_a_second_writer_is_refused_at_once(
-    tmp_path: Path, forks: Forks, small: list[Chapter]
+def test_second_writing_process_is_refused_at_once(
+    tmp_path: Path, forks: Forks, small: list[Checkpoint]
 ) -> None:
     op = OPS.index("import")
     path = shutil.copytree(small[op + 1].path, tmp_path / "index")
     ready, gate = tmp_path / "ready", tmp_path / "gate"
     holder = forks.start(crashes.hold, path, ready, gate)
-    until(ready.exists)
+    wait_until(ready.exists)
     with reopen(path) as index:
-        for write in writes(index):
+        for write in write_operations(index):
             with pytest.raises(IndexBusy, match="another process is writing"):
                 write()
-        for method, scores in scores_of(index).items():  # reading is fine
-            if method != "sharp":  # words are rarer or not with those of documents that wait
+        for method, scores in scores_by_method(index).items():  # reading works
+            if method != "sharp":  # word statistics include the waiting documents
                 assert_close(scores, small[op + 1].scores[method], 1e-6)
         assert index.get("d1") == crashes.page(1)
         gate.touch()
@@ -473,19 +486,19 @@ def test_a_second_writer_is_refused_at_once(
         assert index.check() == []
 
 
-def test_a_killed_writer_stands_in_nobodys_way(
-    tmp_path: Path, forks: Forks, small: list[Chapter]
+def test_killed_writer_blocks_no_other_writer(
+    tmp_path: Path, forks: Forks, small: list[Checkpoint]
 ) -> None:
     path = shutil.copytree(small[1].path, tmp_path / "index")
     ready = tmp_path / "ready"
     holder = forks.start(crashes.hold, path, ready, tmp_path / "never")
-    until(ready.exists)
+    wait_until(ready.exists)
     with reopen(path) as index:
         with pytest.raises(IndexBusy):
             index.finish()
         forks.kill(holder)
         index.remove(["d1"])
-        assert index.info()["waiting"] == 3  # what the other had stored
+        assert index.info()["waiting"] == 3  # stored by the killed writer
         index.finish()
         assert all_scores(index, "q").keys() >= {"d50", "d51", "d52"}
 
@@ -495,7 +508,7 @@ def test_a_killed_writer_stands_in_nobodys_way(
 
 @pytest.fixture
 def watched(scratch: Path) -> Iterator[tuple[Index, Path]]:
-    """An index with the first generation of what a watcher watches."""
+    """An index with the first generation of the documents that a Watcher checks."""
     notes = scratch / "notes"
     with create(scratch / "index") as index:
         index.sharpen()
@@ -505,17 +518,17 @@ def watched(scratch: Path) -> Iterator[tuple[Index, Path]]:
         yield index, notes
 
 
-def test_readers_in_other_processes_see_only_whole_changes(
+def test_readers_in_other_processes_see_only_complete_changes(
     tmp_path: Path, forks: Forks, watched: tuple[Index, Path]
 ) -> None:
     index, notes = watched
     end = tmp_path / "end"
-    seen = [tmp_path / "seen1", tmp_path / "seen2"]
-    readers = [forks.start(crashes.watch, index.path, notes, one, end) for one in seen]
-    until(lambda: all(one.exists() for one in seen))
+    progress_files = [tmp_path / "seen1", tmp_path / "seen2"]
+    readers = [forks.start(crashes.watch, index.path, notes, file, end) for file in progress_files]
+    wait_until(lambda: all(file.exists() for file in progress_files))
 
     def enough() -> bool:
-        return all(int(one.read_text() or 0) > 40 for one in seen)
+        return all(int(file.read_text() or 0) > 40 for file in progress_files)
 
     crashes.write_generations(index, notes, GENERATIONS, enough)
     end.touch()
@@ -525,7 +538,7 @@ def test_readers_in_other_processes_see_only_whole_changes(
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["one object", "an object each"])
-def test_readers_in_threads_see_only_whole_changes(
+def test_readers_in_threads_see_only_complete_changes(
     watched: tuple[Index, Path], shared: bool
 ) -> None:
     index, notes = watched
@@ -533,25 +546,25 @@ def test_readers_in_threads_see_only_whole_changes(
     readers = [index if shared else reopen(index.path) for _ in range(READERS)]
     watchers = [crashes.Watcher(reader, notes) for reader in readers]
 
-    def look(watcher: crashes.Watcher) -> None:
+    def watch(watcher: crashes.Watcher) -> None:
         while not end.is_set():
             watcher.look()
 
     def enough() -> bool:
-        ended = any(one.done() for one in looking)  # by an error, which result() tells
+        ended = any(future.done() for future in futures)  # by an error, which result() raises
         return ended or all(watcher.searches > 20 for watcher in watchers)
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
         with ThreadPoolExecutor(READERS) as threads:
-            looking = [threads.submit(look, watcher) for watcher in watchers]
+            futures = [threads.submit(watch, watcher) for watcher in watchers]
             try:
                 crashes.write_generations(index, notes, GENERATIONS, enough)
             finally:
                 end.set()
-            for one in looking:
-                one.result()
+            for future in futures:
+                future.result()
             assert enough()
     finally:
         sys.setswitchinterval(interval)
@@ -559,16 +572,16 @@ def test_readers_in_threads_see_only_whole_changes(
             reader.close()
 
 
-def test_threads_that_see_different_versions_keep_them_apart(
+def test_threads_search_different_versions_independently(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slow search of an older version neither spoils the newer one nor is spoilt by it."""
-    begun, go_on = threading.Event(), threading.Event()
+    """A slow search of an older version and a search of the newer one do not affect each other."""
+    started, resume = threading.Event(), threading.Event()
 
     def slow_in_one_thread(*args: Any) -> Layout:
         if threading.current_thread() is not threading.main_thread():
-            begun.set()
-            assert go_on.wait(60)
+            started.set()
+            assert resume.wait(60)
         return Layout(*args)
 
     monkeypatch.setattr("strop.search.views.Layout", slow_in_one_thread)
@@ -577,13 +590,13 @@ def test_threads_that_see_different_versions_keep_them_apart(
         with reopen(tmp_path / "index") as other:
             old = all_scores(other, crashes.ASKED)
         with ThreadPoolExecutor(1) as thread:
-            slow = thread.submit(all_scores, index, crashes.ASKED)
-            assert begun.wait(60)
+            slow_search = thread.submit(all_scores, index, crashes.ASKED)
+            assert started.wait(60)
             writer.remove(["d0", "d4"])
             writer.add([crashes.page(10)])
             new = all_scores(index, crashes.ASKED)
-            go_on.set()
-            assert slow.result() == old
+            resume.set()
+            assert slow_search.result() == old
         assert all_scores(index, crashes.ASKED) == new
         assert new.keys() == old.keys() - {"d0", "d4"} | {"d10"}
 
@@ -599,21 +612,22 @@ def test_a_change_is_seen_by_the_next_search(tmp_path: Path) -> None:
                 assert f"d{i}" not in all_scores(reader, crashes.ASKED)
 
 
-def test_many_threads_find_what_one_finds(large: list[Chapter]) -> None:
-    asked = vectors_of([f"where grows alder{i}" for i in range(24)], "query").astype(np.float32)
-    ways = [{"method": "trad"}, {"alpha": 0.5}, {"n": 1}, {"temperature": 1.0}]
-    jobs = [(one, way) for one in asked for way in ways]
+def test_threads_return_the_hits_of_a_single_thread(large: list[Checkpoint]) -> None:
+    queries = [f"where grows alder{i}" for i in range(24)]
+    query_vectors = vectors_of(queries, "query").astype(np.float32)
+    all_options = [{"method": "trad"}, {"alpha": 0.5}, {"n": 1}, {"temperature": 1.0}]
+    jobs = [(vector, options) for vector in query_vectors for options in all_options]
     with reopen(large[6].path) as index:
-        alone = [index.search(one[None], k=20, **way) for one, way in jobs]  # type: ignore[arg-type]
+        expected = [index.search(vector[None], k=20, **options) for vector, options in jobs]  # type: ignore[arg-type]
     with reopen(large[6].path) as index, ThreadPoolExecutor(8) as threads:
         found = threads.map(lambda job: index.search(job[0][None], k=20, **job[1]), jobs)
-        for one, other in zip(alone, found, strict=True):
-            assert one.ids.tolist() == other.ids.tolist()
-            assert one.scores.tolist() == other.scores.tolist()
+        for expected_hits, hits in zip(expected, found, strict=True):
+            assert expected_hits.ids.tolist() == hits.ids.tolist()
+            assert expected_hits.scores.tolist() == hits.scores.tolist()
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="cannot count open files")
-def test_threads_that_end_leave_no_file_open(large: list[Chapter]) -> None:
+def test_ended_threads_leave_no_open_files(large: list[Checkpoint]) -> None:
     with reopen(large[1].path) as index:
         index.search(crashes.ASKED)
         before = len(list(Path("/proc/self/fd").iterdir()))

@@ -1,4 +1,4 @@
-"""The table that filters read, against a literal filter over all documents."""
+"""The facet table that filters read, against a literal filter over all documents."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from strop.storage.intake import CATALOG
 def values_at(metadata: Any, path: str) -> list[Any] | None:
     """Return the values at a path, None if there is no such field; lists are looked into."""
     if isinstance(metadata, list):
-        found = [values_at(one, path) for one in metadata]
-        there = [one for one in found if one is not None]
-        return [value for one in there for value in one] if there else None
+        lists = [values_at(item, path) for item in metadata]
+        present = [values for values in lists if values is not None]
+        return [value for values in present for value in values] if present else None
     if not isinstance(metadata, Mapping):
         return None
     results = []
@@ -35,15 +35,15 @@ def values_at(metadata: Any, path: str) -> list[Any] | None:
         if key == path:
             results.append(flat(value))
         elif path.startswith(f"{key}."):
-            inner = values_at(value, path.removeprefix(f"{key}."))
-            if inner is not None:
-                results.append(inner)
-    return [value for one in results for value in one] if results else None
+            nested = values_at(value, path.removeprefix(f"{key}."))
+            if nested is not None:
+                results.append(nested)
+    return [value for values in results for value in values] if results else None
 
 
 def flat(value: Any) -> list[Any]:
     if isinstance(value, list):
-        return [inner for one in value for inner in flat(one)]
+        return [scalar for item in value for scalar in flat(item)]
     return [] if isinstance(value, Mapping) else [value]
 
 
@@ -59,40 +59,37 @@ def equal(left: Any, right: Any) -> bool:
     return kind(left) == kind(right) and left == right
 
 
-def literal(where: Mapping[str, Any], id_: str, metadata: Mapping[str, Any]) -> bool:
-    """Apply a filter as its documentation reads, one document at a time."""
+def passes_filter(where: Mapping[str, Any], id_: str, metadata: Mapping[str, Any]) -> bool:
+    """Tell whether a document passes a filter, as the documentation defines it."""
     for key, condition in where.items():
         if key == "$and":
-            passes = all(literal(one, id_, metadata) for one in condition)
+            passes = all(passes_filter(part, id_, metadata) for part in condition)
         elif key == "$or":
-            passes = any(literal(one, id_, metadata) for one in condition)
+            passes = any(passes_filter(part, id_, metadata) for part in condition)
         elif key == "$not":
-            passes = not literal(condition, id_, metadata)
+            passes = not passes_filter(condition, id_, metadata)
         elif key == "$id":
             passes = id_ in condition["$in"]
         else:
             tests = condition if isinstance(condition, Mapping) else {"$eq": condition}
-            passes = all(test(op, value, metadata, key) for op, value in tests.items())
+            passes = all(passes_test(op, value, metadata, key) for op, value in tests.items())
         if not passes:
             return False
     return True
 
 
-def test(op: str, wanted: Any, metadata: Mapping[str, Any], field: str) -> bool:
+def passes_test(op: str, wanted: Any, metadata: Mapping[str, Any], field: str) -> bool:
     values = values_at(metadata, field)
     if op == "$exists":
         return (values is not None) is wanted
     if op in ("$ne", "$nin"):
-        return not test({"$ne": "$eq", "$nin": "$in"}[op], wanted, metadata, field)
+        return not passes_test({"$ne": "$eq", "$nin": "$in"}[op], wanted, metadata, field)
     if op == "$in":
-        return any(test("$eq", one, metadata, field) for one in wanted)
+        return any(passes_test("$eq", choice, metadata, field) for choice in wanted)
     if op == "$eq":
         missing = wanted is None and values is None
         return missing or any(equal(value, wanted) for value in values or ())
     return any(kind(value) == kind(wanted) and ORDERED[op](value, wanted) for value in values or ())
-
-
-test.__test__ = False  # type: ignore[attr-defined]
 
 
 @settings(max_examples=50 * MORE)
@@ -102,38 +99,40 @@ test.__test__ = False  # type: ignore[attr-defined]
     removed=st.sets(st.integers(0, 8), max_size=3),
     wheres=st.lists(FILTERS, min_size=1, max_size=8),
 )
-def test_a_filter_selects_what_a_literal_one_selects(
+def test_filters_select_like_a_literal_filter(
     first: list[dict[str, Any]],
     second: dict[int, dict[str, Any]],
     removed: set[int],
     wheres: list[dict[str, Any]],
 ) -> None:
-    known = {f"d{at}": metadata for at, metadata in enumerate(first)}
+    stored = {f"d{at}": metadata for at, metadata in enumerate(first)}
     with (
         tempfile.TemporaryDirectory(prefix="strop-test-", dir=memory()) as folder,
         create(Path(folder) / "index") as index,
     ):
-        index.add([Document(id_, "text", "", metadata) for id_, metadata in known.items()])
+        index.add([Document(id_, "text", "", metadata) for id_, metadata in stored.items()])
         updates = {f"d{at}": metadata for at, metadata in second.items()}
-        known |= updates
+        stored |= updates
         index.add([Document(id_, "text", "", metadata) for id_, metadata in updates.items()])
-        gone = [f"d{at}" for at in removed if f"d{at}" in known]
-        index.remove(gone)
-        known = {id_: metadata for id_, metadata in known.items() if id_ not in gone}
+        removed_ids = [f"d{at}" for at in removed if f"d{at}" in stored]
+        index.remove(removed_ids)
+        stored = {id_: metadata for id_, metadata in stored.items() if id_ not in removed_ids}
         for where in wheres:
             numbers = index.catalog.facets.select(read_filter(where)).tolist()
             selected = set(index.catalog.documents.ids_of(numbers).values())
-            expected = {id_ for id_, metadata in known.items() if literal(where, id_, metadata)}
+            expected = {
+                id_ for id_, metadata in stored.items() if passes_filter(where, id_, metadata)
+            }
             assert selected == expected, where
         assert index.catalog.facets.problems() == []
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("facets") / "index"
     with create(path) as index:
         index.add([Document(f"d{at}", "text", "", {"year": 2020 + at}) for at in range(4)])
-        for number in (1, 1.0, True, -0.0, 0):  # equal ones are not written anew
+        for number in (1, 1.0, True, -0.0, 0):  # equal values are not written again
             tags = ["a", None, {"b": 2.5}, -1, number]
             index.add([{"id": "plain", "text": "text", "tags": tags, "x" * 300: 1}])
             assert index.check() == []
@@ -152,10 +151,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         """UPDATE documents SET metadata = '{"year": 1999}' WHERE id = 'd1'""",
     ],
 )
-def test_values_that_disagree_with_the_metadata_are_written_anew(
-    whole: Path, tmp_path: Path, change: str
+def test_facets_that_disagree_with_the_metadata_are_repaired(
+    template: Path, tmp_path: Path, change: str
 ) -> None:
-    shutil.copytree(whole, tmp_path / "index")
+    shutil.copytree(template, tmp_path / "index")
     with closing(sqlite3.connect(tmp_path / "index" / CATALOG)) as connection:
         connection.execute(change)
         connection.commit()
@@ -171,10 +170,10 @@ def test_values_that_disagree_with_the_metadata_are_written_anew(
 
 
 @pytest.mark.parametrize("value", ["2021.0", "CAST(x'ff' AS TEXT)"])
-def test_values_that_only_their_seal_shows_or_nothing_can_read_are_written_anew(
-    whole: Path, tmp_path: Path, value: str
+def test_facets_of_wrong_type_or_unreadable_text_are_repaired(
+    template: Path, tmp_path: Path, value: str
 ) -> None:
-    shutil.copytree(whole, tmp_path / "index")
+    shutil.copytree(template, tmp_path / "index")
     with closing(sqlite3.connect(tmp_path / "index" / CATALOG)) as connection:
         connection.execute(f"UPDATE facets SET value = {value} WHERE value = 2021")
         connection.commit()

@@ -1,4 +1,4 @@
-"""A chunked index that follows a folder, killed on the way: nothing lost, the next run goes on."""
+"""A chunked index killed while it syncs a folder: nothing is lost, the next run continues."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from helpers.words import assert_words_are_those_of_the_texts
 from strop import Index
 from strop.types import Changes
 
-# What was interrupted is searched here all the time.
+# These tests search unfinished indexes.
 pytestmark = pytest.mark.filterwarnings("ignore::strop.errors.UnfinishedIndex")
 
 KILLS = int(os.environ.get("STROP_KILLS", "5"))
 EVERY = 17 if KILLS < 50 else 1
-"""Of the steps of a run, each so-many-th is tried."""
+"""Every so many steps of a run, a crash is tried."""
 WORDS = [f"w{n}" for n in range(40)]
 
 
 def write(folder: Path, at: int, version: int) -> None:
-    """Write a file of several chunks, of which versions share some."""
+    """Write a file of several chunks; versions of it share most chunks."""
     parts = []
     for paragraph in range(3 + at % 3):
         draw = random.Random(f"{at} {paragraph} {version if paragraph == 1 else 0}")
@@ -39,8 +39,8 @@ def write(folder: Path, at: int, version: int) -> None:
     path = folder / f"part{at % 2}" / f"f{at}.md"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"---\nversion: {version}\n---\n# File {at}\n\n" + "\n\n".join(parts))
-    then = time.time() - 1000 + version
-    os.utime(path, (then, then))
+    modified = time.time() - 1000 + version
+    os.utime(path, (modified, modified))
 
 
 def change(folder: Path, version: int) -> None:
@@ -53,16 +53,16 @@ def change(folder: Path, version: int) -> None:
     write(folder, 100 + version, version)
 
 
-class Shown(NamedTuple):
-    """All that an index shows of its documents."""
+class Content(NamedTuple):
+    """The documents and chunks of an index."""
 
     documents: dict[str, Any]
     chunks: dict[str, Any]
 
     @staticmethod
-    def of(index: Index) -> Shown:
+    def of(index: Index) -> Content:
         ids = index.ids()
-        return Shown({i: index.get(i) for i in ids}, {i: index.chunks(i) for i in ids})
+        return Content({i: index.get(i) for i in ids}, {i: index.chunks(i) for i in ids})
 
 
 def scores(index: Index) -> dict[str, float]:
@@ -73,17 +73,17 @@ def scores(index: Index) -> dict[str, float]:
     }
 
 
-def assert_consistent(index: Index, *states: Shown) -> None:
-    """Check what a killed run left: the documents of one moment, and nothing broken."""
+def assert_consistent(index: Index, *states: Content) -> None:
+    """Check an index after a kill: its content is one of ``states``, and nothing is damaged."""
     assert index.check() == []
     assert_words_are_those_of_the_texts(index)
-    assert Shown.of(index) in states
+    assert Content.of(index) in states
     for hit in index.search("w3 w7 w11", 100)[0]:
         assert hit.chunk is not None
         assert hit.text[hit.chunk.start : hit.chunk.end] == hit.chunk.text
 
 
-def made(path: Path, folder: Path, files: int) -> Index:
+def build_index(path: Path, folder: Path, files: int) -> Index:
     for at in range(files):
         write(folder, at, 0)
     index = create(path, chunking="24:6")
@@ -94,15 +94,15 @@ def made(path: Path, folder: Path, files: int) -> Index:
     return index
 
 
-def test_a_crash_at_any_step_of_following_a_folder(scratch: Path, forks: Forks) -> None:
+def test_recovery_from_a_crash_at_any_step_of_sync(scratch: Path, forks: Forks) -> None:
     folder, log = scratch / "files", scratch / "log"
-    with made(scratch / "begin", folder, 5) as index:
-        before = Shown.of(index)
+    with build_index(scratch / "begin", folder, 5) as index:
+        before = Content.of(index)
     change(folder, 1)
     shutil.copytree(scratch / "begin", scratch / "end")
     with reopen(scratch / "end") as index:
         assert index.sync(folder) == Changes(1, 1, 3, 0, removed=1)
-        after, wanted = Shown.of(index), scores(index)
+        after, expected = Content.of(index), scores(index)
     assert "other" in after.documents
     last = 1
     while True:
@@ -115,52 +115,52 @@ def test_a_crash_at_any_step_of_following_a_folder(scratch: Path, forks: Forks) 
             assert_consistent(index, before, after)
             changes = index.sync(folder)
             assert changes in (Changes(1, 1, 3, 0, removed=1), Changes(0, 0, 5, 0))
-            assert Shown.of(index) == after
-            assert_close(scores(index), wanted, 1e-6)
+            assert Content.of(index) == after
+            assert_close(scores(index), expected, 1e-6)
             assert (index.check(), index.info()["waiting"]) == ([], 0)
         shutil.rmtree(path)
         last += EVERY
     assert last > 20
 
 
-def test_kills_at_random_moments_of_following_a_folder(scratch: Path, forks: Forks) -> None:
-    """However often it is killed, it goes on, and embeds at most one batch a kill again."""
+def test_recovery_from_kills_at_random_moments_of_sync(scratch: Path, forks: Forks) -> None:
+    """A killed sync continues; each kill costs at most one batch of embeddings."""
     folder, log, pause, rng = scratch / "files", scratch / "log", 0.003, random.Random(5)
-    with made(scratch / "index", folder, 8) as index:
-        before = Shown.of(index)
+    with build_index(scratch / "index", folder, 8) as index:
+        before = Content.of(index)
     kills = version = 0
     while kills < KILLS:
         version += 1
-        for more in range(4):
-            change(folder, 4 * version + more)
+        for step in range(4):
+            change(folder, 4 * version + step)
         shutil.copytree(scratch / "index", scratch / "whole")
         log.unlink(missing_ok=True)
-        began = time.monotonic()
+        start = time.monotonic()
         assert forks.run(follow, scratch / "whole", folder, 0, log, pause) == 0
-        longest = time.monotonic() - began
+        longest = time.monotonic() - start
         with reopen(scratch / "whole") as index:
-            after, wanted = Shown.of(index), scores(index)
-        texts, again = sum(logged(log)), 0
+            after, expected = Content.of(index), scores(index)
+        n_texts, n_embedded_again = sum(logged(log)), 0
         log.unlink()
         while True:
-            done = len(logged(log))
+            n_calls = len(logged(log))
             pid = forks.start(follow, scratch / "index", folder, 0, log, pause)
             if kills < KILLS:
                 time.sleep(rng.uniform(0, longest))
                 code = forks.kill(pid)
-            else:  # enough: let this one end
+            else:  # enough kills: let this run finish
                 code = forks.wait(pid)
             if code == 0:
                 break
             kills += 1
-            again += sum(logged(log)[done:][-1:])  # the batch that was under way
+            n_embedded_again += sum(logged(log)[n_calls:][-1:])  # the batch that was being embedded
             with reopen(scratch / "index") as index:
                 assert_consistent(index, before, after)
-        assert texts <= sum(logged(log)) <= texts + again
+        assert n_texts <= sum(logged(log)) <= n_texts + n_embedded_again
         bag = Bag()
         with reopen(scratch / "index", bag) as index:
             assert_consistent(index, after)
-            assert_close(scores(index), wanted, 1e-6)
+            assert_close(scores(index), expected, 1e-6)
             bag.count = 0
             assert index.sync(folder).unchanged == len(after.documents) - 1  # all but ``other``
             assert bag.count == 0

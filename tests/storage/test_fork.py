@@ -38,8 +38,8 @@ assert index.ids() == ["1", "3", "4"]
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_writing_in_a_forked_child_is_refused_with_advice(tmp_path: Path) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PROGRAM, tmp_path / "x.index"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (process.returncode, process.stderr) == (0, "")

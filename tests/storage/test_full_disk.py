@@ -1,4 +1,4 @@
-"""A full disk loses no reply that is paid for."""
+"""A full disk loses no paid reply."""
 
 from __future__ import annotations
 
@@ -50,44 +50,44 @@ def write_queries(index: Index, writer: Writer) -> None:
     index.generation(writer, settings, name="writer").run()
 
 
-def kept(index: Index) -> int:
+def n_stored_replies(index: Index) -> int:
     with closing(sqlite3.connect(index.path / "catalog.sqlite")) as connection:
         (count,) = connection.execute("SELECT count(*) FROM replies").fetchone()
     return int(count)
 
 
 @pytest.mark.parametrize("reason", ["database or disk is full", "disk I/O error"])
-def test_replies_that_came_when_the_disk_was_full_are_kept(
+def test_replies_received_when_the_disk_is_full_are_stored(
     index: Index, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     writer, writing = Writer(), Database.writing
-    released, replies = [], index.searcher.catalog.replies
+    calls_after_release, replies = [], index.searcher.catalog.replies
 
     @contextmanager
     def full(database: Database, searchable: bool = True) -> Iterator[sqlite3.Connection]:
         with writing(database, searchable) as connection:
             yield connection
-            if not searchable and writer.calls >= 5:  # only what the reserve gives back is free
+            if not searchable and writer.calls >= 5:  # only the bytes of the reserve are free
                 if replies.has_reserve:
                     with sqlite_errors(database.path):
                         raise sqlite3.OperationalError(reason)
-                released.append(writer.calls)
+                calls_after_release.append(writer.calls)
 
     with monkeypatch.context() as patch:
         patch.setattr(Database, "writing", full)
         with pytest.raises(DiskFull, match="disk"):
             write_queries(index, writer)
-    assert released
+    assert calls_after_release
     assert 5 <= writer.calls < COUNT, "it asked on although the disk was full"
-    assert kept(index) == writer.calls
+    assert n_stored_replies(index) == writer.calls
     assert not replies.has_reserve
     write_queries(index, writer)  # there is room again
-    assert kept(index) == writer.calls == COUNT
+    assert n_stored_replies(index) == writer.calls == COUNT
     assert not replies.has_reserve
     assert index.check() == []
 
 
-def test_no_reply_is_asked_for_that_might_not_be_kept(
+def test_no_request_is_sent_if_its_reply_may_not_fit(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = Writer()
@@ -100,12 +100,12 @@ def test_no_reply_is_asked_for_that_might_not_be_kept(
         with pytest.raises(DiskFull, match=r"MB left.*run the command again"):
             write_queries(index, writer)
         assert 7 <= writer.calls < COUNT
-        assert kept(index) == writer.calls
+        assert n_stored_replies(index) == writer.calls
     write_queries(index, writer)
-    assert kept(index) == writer.calls == COUNT
+    assert n_stored_replies(index) == writer.calls == COUNT
 
 
-def test_without_room_for_the_reserve_nothing_is_asked(
+def test_without_room_for_the_reserve_no_request_is_sent(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_room(handle: int) -> None:
@@ -115,4 +115,4 @@ def test_without_room_for_the_reserve_nothing_is_asked(
     monkeypatch.setattr("strop.storage.replies.os.fsync", no_room)
     with pytest.raises(BadIndex, match="No space left"):
         write_queries(index, writer)
-    assert writer.calls == kept(index) == 0
+    assert writer.calls == n_stored_replies(index) == 0

@@ -71,7 +71,7 @@ def lines(index: Index, set_id: int) -> list[tuple[int, int, int, int]]:
 
 
 @pytest.mark.parametrize("set_id", [0, 1, 2])
-def test_a_flipped_bit_is_found_and_only_its_vectors_are_made_again(
+def test_a_flipped_bit_is_found_and_only_its_vectors_are_embedded_again(
     index: Index, bag: Bag, set_id: int
 ) -> None:
     before = all_scores(index, ASKED)
@@ -94,7 +94,7 @@ def test_a_flipped_bit_is_found_and_only_its_vectors_are_made_again(
         assert number in {line[0] for line in lines(index, set_id)}
 
 
-def test_damage_in_rows_nobody_uses_is_told_and_goes_with_compaction(index: Index) -> None:
+def test_damage_in_unused_rows_is_reported_and_removed_by_compaction(index: Index) -> None:
     used = {line[1] for line in lines(index, 0)}
     unused = next(row for row in range(SIZE) if row not in used)
     flip(index.path / "vectors" / "documents.f32", unused * ROW)
@@ -132,13 +132,13 @@ def test_files_missing_or_cut_short(index: Index, name: str, left: int | None) -
         assert again.references_of("d1") == references
 
 
-def spoil(index: Index, sql: str) -> None:
+def damage(index: Index, sql: str) -> None:
     with index.catalog.writing() as connection:
         connection.execute(sql)
 
 
 @pytest.mark.parametrize(
-    ("sql", "said"),
+    ("sql", "message"),
     [
         ("UPDATE spans SET start = 9999 WHERE set_id = 0 AND number = 3", "impossible rows"),
         ("UPDATE spans SET start = 0 WHERE set_id = 1", "impossible rows"),
@@ -152,17 +152,17 @@ def spoil(index: Index, sql: str) -> None:
         ("UPDATE files SET lists = 0 WHERE set_id = 0", "miscounted"),
     ],
 )
-def test_contradictions_in_the_catalog(index: Index, sql: str, said: str) -> None:
-    before, about = all_scores(index, ASKED), index.info()
-    spoil(index, sql)
-    found = index.check()
-    assert any(said in problem for problem in found), found
-    assert index.check(repair=True) == found
+def test_contradictions_in_the_catalog(index: Index, sql: str, message: str) -> None:
+    before, info = all_scores(index, ASKED), index.info()
+    damage(index, sql)
+    problems = index.check()
+    assert any(message in problem for problem in problems), problems
+    assert index.check(repair=True) == problems
     assert index.check() == []
     with reopen(index.path) as again:
         assert_close(all_scores(again, ASKED), before, 1e-6)
         for key in ("documents", "waiting", "sets"):
-            assert again.info()[key] == about[key]
+            assert again.info()[key] == info[key]
 
 
 def test_a_lost_entry_of_an_sqlite_index_is_rebuilt(index: Index) -> None:
@@ -188,7 +188,7 @@ def test_a_lost_entry_of_an_sqlite_index_is_rebuilt(index: Index) -> None:
         assert again.check() == []
 
 
-def test_an_sqlite_index_that_cannot_be_rebuilt_stops_no_other_repair(
+def test_an_sqlite_index_that_cannot_be_rebuilt_prevents_no_other_repair(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (_, start, *_), *_ = lines(index, 0)
@@ -203,7 +203,7 @@ def test_an_sqlite_index_that_cannot_be_rebuilt_stops_no_other_repair(
     assert index.check() == [damaged_index]
 
 
-def test_a_spoilt_cache_is_as_good_as_none(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_cache_is_ignored(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strop.storage.snapshot.LOG_LEAST", 0)
     index.add([page(99)])
     (cache,) = (index.path / "cache").iterdir()
@@ -219,17 +219,19 @@ def test_a_spoilt_cache_is_as_good_as_none(index: Index, monkeypatch: pytest.Mon
         cache.write_bytes(whole[:size])
         with reopen(index.path) as again:
             assert all_scores(again, ASKED) == before
-            assert again.check() == []  # a power cut may leave it so: no damage
+            assert again.check() == []  # a power cut may leave this: no damage
 
 
-def test_a_cache_that_lies_is_found_out(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_differs_from_the_catalog_is_detected(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("strop.storage.snapshot.LOG_LEAST", 0)
     index.add([page(99)])
     (cache,) = (index.path / "cache").iterdir()
-    found = read_arrays(cache)
-    assert found is not None
-    arrays, about = {name: array.copy() for name, array in found[0].items()}, found[1]
-    arrays["0"][0] = arrays["0"][0][::-1]  # whole, but with documents' rows exchanged
+    cached = read_arrays(cache)
+    assert cached is not None
+    arrays, about = {name: array.copy() for name, array in cached[0].items()}, cached[1]
+    arrays["0"][0] = arrays["0"][0][::-1]  # valid, but with swapped rows of documents
     cache.unlink()
     write_arrays(cache, arrays, about)
     with reopen(index.path) as again:
@@ -243,7 +245,7 @@ def test_a_cache_that_lies_is_found_out(index: Index, monkeypatch: pytest.Monkey
 # -- compaction --------------------------------------------------------------------------------
 
 
-def test_compaction_gives_back_waste_and_changes_nothing_else(index: Index, bag: Bag) -> None:
+def test_compaction_frees_waste_and_changes_nothing_else(index: Index, bag: Bag) -> None:
     before = {way: all_scores(index, ASKED, method=way) for way in ("trad", "sharp", "maxsim")}
     references = {id_: index.references_of(id_) for id_ in index.ids()}
     lists = {id_: index.queries_of(id_) for id_ in index.ids()}
@@ -258,7 +260,7 @@ def test_compaction_gives_back_waste_and_changes_nothing_else(index: Index, bag:
         assert mapped.exists()
         assert index.compact() > 0
         assert bag.count == 0
-        assert not mapped.exists()  # but the reader still has it
+        assert not mapped.exists()  # but the reader still has it mapped
         assert (seen.vectors[seen.start] ** 2).sum() > 1
         assert {way: all_scores(reader, ASKED, method=way) for way in before} == old
     for searched in (index, reopen(index.path)):
@@ -271,7 +273,7 @@ def test_compaction_gives_back_waste_and_changes_nothing_else(index: Index, bag:
     for set_id, file in index.catalog.vectors.files().items():
         assert file.rows == file.live == rows[set_id]
         assert (index.path / "vectors" / file.name).stat().st_size == file.rows * ROW
-    assert index.select_references(REFERENCES) == 0  # the same vectors, elsewhere
+    assert index.select_references(REFERENCES) == 0  # the same vectors in other files
     assert index.info()["sizes"]["waste"] < wasted
     index.add([page(1, version=3), page(77)])
     assert index.check() == []
@@ -323,7 +325,7 @@ def test_a_disk_too_full_for_compaction(index: Index, monkeypatch: pytest.Monkey
     assert index.check() == []
 
 
-def test_what_stopped_writers_left_is_swept_by_the_next(index: Index) -> None:
+def test_files_of_stopped_writers_are_deleted_by_the_next_writer(index: Index) -> None:
     stray = [index.path / "vectors" / "documents.7.f32", index.path / "cache" / f"spans-{7:032x}"]
     for file in stray:
         file.parent.mkdir(exist_ok=True)
@@ -333,8 +335,8 @@ def test_what_stopped_writers_left_is_swept_by_the_next(index: Index) -> None:
     assert not any(file.exists() for file in stray)
 
 
-def test_a_read_that_began_before_compaction_ends_well(index: Index) -> None:
-    """Its transaction names files that are gone; it begins anew."""
+def test_a_read_that_began_before_compaction_succeeds(index: Index) -> None:
+    """Its transaction names deleted files; the read starts again."""
     before = all_scores(index, ASKED)
     with reopen(index.path) as reader, reader.catalog.reading():
         assert reader.catalog.settings.get("version")  # from here on it sees this state
@@ -363,7 +365,7 @@ def test_sizes_by_kind(index: Index) -> None:
 # -- snapshots ---------------------------------------------------------------------------------
 
 
-def same(one: Snapshot, other: Snapshot) -> bool:
+def are_equal(one: Snapshot, other: Snapshot) -> bool:
     assert one.version == other.version
     assert one.sets.keys() == other.sets.keys()
     pairs = [(one.documents, other.documents)]
@@ -380,7 +382,7 @@ def same(one: Snapshot, other: Snapshot) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_snapshot_that_follows_equals_one_read_anew(
+def test_an_updated_snapshot_equals_a_fresh_one(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strop.storage.snapshot.LOG_LEAST", 12)
@@ -421,18 +423,18 @@ def test_a_snapshot_that_follows_equals_one_read_anew(
             catalog.settings.put_sidecar("spans", None)
             whole = load_snapshot(catalog)
             catalog.settings.put_sidecar("spans", name)
-            assert same(followed, whole)
-            assert same(cached, whole)
+            assert are_equal(followed, whole)
+            assert are_equal(cached, whole)
             kinds.add((name is None, catalog.vectors.changes(rarely.version) is None))
             if at % 7 == 0:
                 rarely = load_snapshot(catalog, rarely)
-                assert same(rarely, whole)
+                assert are_equal(rarely, whole)
         assert index.check() == []
     assert (False, False) in kinds
     assert (False, True) in kinds  # too old to be followed
 
 
-def test_what_is_not_about_vectors_leaves_searches_as_they_are(index: Index) -> None:
+def test_changes_without_vectors_keep_the_search_structures(index: Index) -> None:
     index.search(ASKED)
     before = index.searcher.views.of(METHODS["trad"])
     with index.catalog.writing():

@@ -1,4 +1,4 @@
-"""Seals: sums that stay the same from one version of strop to the next."""
+"""Seals: checksums that stay the same in all versions of strop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = [
     (None, None, None, None, None),
 ]
 SUM = 848161463266548910
-"""What catalogs that were written before have stored for these rows."""
+"""The sum that earlier versions stored for these rows."""
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def insert(connection: sqlite3.Connection) -> None:
     connection.execute("INSERT INTO kinds (t) VALUES (CAST(x'ff41' AS TEXT))")
 
 
-def test_the_sum_of_rows_of_every_kind(connection: sqlite3.Connection) -> None:
+def test_sum_of_rows_of_every_type(connection: sqlite3.Connection) -> None:
     insert(connection)
     assert Seals(connection).of_everything() == {"kinds": SUM}
 
@@ -52,9 +52,7 @@ def test_the_sum_of_rows_of_every_kind(connection: sqlite3.Connection) -> None:
         "whole = 0 WHERE t IS NULL",
     ],
 )
-def test_every_change_of_a_cell_changes_the_sum(
-    connection: sqlite3.Connection, change: str
-) -> None:
+def test_any_change_of_a_cell_changes_the_sum(connection: sqlite3.Connection, change: str) -> None:
     insert(connection)
     assert connection.execute(f"UPDATE kinds SET {change}").rowcount == 1
     assert Seals(connection).of_everything() != {"kinds": SUM}

@@ -1,4 +1,4 @@
-"""Query sets are listed, dropped and renamed, all or nothing."""
+"""Query sets are listed, dropped and renamed; an interrupted change has no effect."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fill(path: Path) -> Index:
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
-    """An index that is searched as a large one is."""
+    """A small index that is searched like a large one."""
     monkeypatch.setattr(searcher, "PREFILTER_FROM", 50)
     monkeypatch.setattr(layouts, "NUMPY_UP_TO", 0)
     with fill(tmp_path / "index") as index:
@@ -46,42 +46,42 @@ def ranking(index: Index, method: str = "sharp") -> Any:
     return hits.ids.tolist(), hits.scores.round(5).tolist()
 
 
-def test_listed(index: Index) -> None:
+def test_sets_are_listed(index: Index) -> None:
     index.augment("simple")
-    sets = {one.name: one for one in index.sets}
+    sets = {set_.name: set_ for set_ in index.sets}
     assert list(sets) == ["sentences", "simple", "other", "augmented:simple"]
-    assert [one.source for one in sets.values()] == ["sentences", "file", "file", "augmented"]
+    assert [set_.source for set_ in sets.values()] == ["sentences", "file", "file", "augmented"]
     assert (sets["simple"].lists, sets["simple"].queries) == (60, 120)
     assert (sets["other"].lists, sets["other"].queries) == (40, 80)
     assert sets["other"].bytes == 80 * 32 * 4
 
 
-def test_a_dropped_set_leaves_nothing(index: Index, tmp_path: Path) -> None:
-    """Searches, also of another open reader, are those of an index that never had it."""
+def test_dropped_set_leaves_no_trace(index: Index, tmp_path: Path) -> None:
+    """Searches, also by another open reader, equal those of an index without the set."""
     index.augment("simple")
-    with create(tmp_path / "never") as never, reopen(index.path) as reader:
-        never.add([index.get(id_) for id_ in index.ids()])
-        never.sharpen(n=2)
-        never.import_queries(lists("fish", 40), "other")
+    with create(tmp_path / "without") as without_set, reopen(index.path) as reader:
+        without_set.add([index.get(id_) for id_ in index.ids()])
+        without_set.sharpen(n=2)
+        without_set.import_queries(lists("fish", 40), "other")
         before = ranking(reader)
         index.drop_set("simple")
-        for one in (index, reader):
-            assert [set_.name for set_ in one.sets] == ["sentences", "other"]
-            assert ranking(one) == ranking(never) != before
-            assert one.query_sets() == ["sentences", "other"]
+        for opened in (index, reader):
+            assert [set_.name for set_ in opened.sets] == ["sentences", "other"]
+            assert ranking(opened) == ranking(without_set) != before
+            assert opened.query_sets() == ["sentences", "other"]
             with pytest.raises(BadInput, match="has no query set 'simple'"):
-                one.search("cats", method="simsharp")
+                opened.search("cats", method="simsharp")
         assert {file.name for file in (index.path / "vectors").iterdir()} == {
             "documents.f32", "queries-1.f32", "queries-3.f32",
         }  # fmt: skip
         assert index.check() == []
         assert index.compact() > 0
         assert index.check() == []
-        assert ranking(index) == ranking(never)
+        assert ranking(index) == ranking(without_set)
 
 
-def test_a_set_of_the_same_name_is_another_one(index: Index, tmp_path: Path) -> None:
-    """A reader that saw the old one sees the new one, whatever took the name."""
+def test_readers_use_a_new_set_of_the_same_name(index: Index, tmp_path: Path) -> None:
+    """An open reader uses the new set, renamed or imported, not the old one."""
     index.drop_set("sentences")
     with reopen(index.path) as reader, create(tmp_path / "fresh") as fresh:
         fresh.add([index.get(id_) for id_ in index.ids()])
@@ -90,47 +90,47 @@ def test_a_set_of_the_same_name_is_another_one(index: Index, tmp_path: Path) -> 
         assert ranking(index, "sharp:sets=simple") != ranking(fresh)
         index.drop_set("simple")
         index.rename_set("other", "simple")
-        for one in (index, reader):
-            assert ranking(one, "sharp:sets=simple") == ranking(one) == ranking(fresh)
-            quick = one.search(QUERIES, 1, "sharp")
-            assert quick.ids.tolist() == one.search(QUERIES, 1, "sharp", exact=True).ids.tolist()
+        for opened in (index, reader):
+            assert ranking(opened, "sharp:sets=simple") == ranking(opened) == ranking(fresh)
+            best = opened.search(QUERIES, 1, "sharp")
+            assert best.ids.tolist() == opened.search(QUERIES, 1, "sharp", exact=True).ids.tolist()
         index.drop_set("simple")
         index.import_queries(lists("cats"), "simple")
         fresh.import_queries(lists("cats"), "simple")
-        for one in (index, reader):
-            assert ranking(one) == ranking(fresh)
+        for opened in (index, reader):
+            assert ranking(opened) == ranking(fresh)
         assert index.check() == []
 
 
-def test_a_renamed_set_is_the_same_one(index: Index) -> None:
+def test_renamed_set_keeps_its_content(index: Index) -> None:
     index.augment("simple")
     with reopen(index.path) as reader:
         before, augmented = ranking(reader, "sharp:sets=simple"), ranking(reader, "doc2query")
         index.rename_set("simple", "contrastive")
-        for one in (index, reader):
+        for opened in (index, reader):
             names = ["sentences", "contrastive", "other", "augmented:contrastive"]
-            assert [set_.name for set_ in one.sets] == names
-            assert ranking(one, "sharp:sets=contrastive") == before
-            assert ranking(one, "docexp") == augmented
+            assert [set_.name for set_ in opened.sets] == names
+            assert ranking(opened, "sharp:sets=contrastive") == before
+            assert ranking(opened, "docexp") == augmented
         index.import_queries({"d3": ["quite another"]}, "contrastive")
         index.augment("contrastive")
         assert ranking(index, "docexp") != augmented
         assert index.check() == []
 
 
-def tuned(index: Index, sets: list[str] | None) -> None:
+def keep_tuned(index: Index, sets: list[str] | None) -> None:
     settings = {"alpha": 2.0, "temperature": 0.1, "n": None, "feedback": 0, "words": 0}
     index.keep_tuned({"method": {"sets": sets, **settings}})
 
 
-@pytest.mark.parametrize("mixed", [None, ["simple", "other"]])
-def test_tuned_settings(index: Index, mixed: list[str] | None) -> None:
-    """They follow a new name, and do not outlive a set they are for."""
-    tuned(index, mixed)
+@pytest.mark.parametrize("sets", [None, ["simple", "other"]])
+def test_tuned_settings_follow_their_set(index: Index, sets: list[str] | None) -> None:
+    """Tuned settings follow a renamed set and are dropped with it."""
+    keep_tuned(index, sets)
     assert index.method("sharp").alpha == 2
     index.rename_set("simple", "questions")
     assert index.method("sharp").alpha == 2
-    assert index.method("sharp").sets == (mixed and ("questions", "other"))
+    assert index.method("sharp").sets == (sets and ("questions", "other"))
     index.drop_set("questions")
     assert index.method("sharp").alpha == 1
     index.rename_set("other", "questions")
@@ -150,7 +150,7 @@ def test_tuned_settings(index: Index, mixed: list[str] | None) -> None:
         ("sentences", "new", "'sentences' cannot be renamed"),
     ],
 )
-def test_names_that_cannot_be(index: Index, old: str, new: str, problem: str) -> None:
+def test_wrong_set_names_are_refused(index: Index, old: str, new: str, problem: str) -> None:
     before = index.sets
     with pytest.raises(BadInput, match=problem):
         index.rename_set(old, new)
@@ -160,7 +160,7 @@ def test_names_that_cannot_be(index: Index, old: str, new: str, problem: str) ->
 
 
 @pytest.mark.parametrize("change", [("drop_set", "simple"), ("rename_set", "simple", "new")])
-def test_stopped_at_any_statement_it_has_changed_nothing(
+def test_interrupted_change_has_no_effect(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: tuple[str, ...]
 ) -> None:
     """A power cut before the commit leaves the index as it was."""
@@ -173,62 +173,62 @@ def test_stopped_at_any_statement_it_has_changed_nothing(
     class Stop(Exception):
         pass
 
-    for steps in range(1, 200):
-        copy = tmp_path / f"copy{steps}"
+    for stop_at in range(1, 200):
+        copy = tmp_path / f"copy{stop_at}"
         shutil.copytree(folder, copy)
-        done = 0
+        n_statements = 0
 
-        def stop(_: str, steps: int = steps) -> None:
-            nonlocal done
-            done += 1
-            if done == steps:
+        def stop(_: str, stop_at: int = stop_at) -> None:
+            nonlocal n_statements
+            n_statements += 1
+            if n_statements == stop_at:
                 raise Stop
 
-        with reopen(copy) as one:
+        with reopen(copy) as changed:
             name, *arguments = change
             monkeypatch.setattr(
-                one.catalog.vectors, "log", _stopping(one.catalog.vectors.log, stop)
+                changed.catalog.vectors, "log", _stop_before(changed.catalog.vectors.log, stop)
             )
             monkeypatch.setattr(
-                one.catalog.settings, "put", _stopping(one.catalog.settings.put, stop)
+                changed.catalog.settings, "put", _stop_before(changed.catalog.settings.put, stop)
             )
             try:
-                getattr(one, name)(*arguments)
+                getattr(changed, name)(*arguments)
             except Stop:
-                assert one.sets == sets
-                assert ranking(one) == before
-                assert one.check() == []
+                assert changed.sets == sets
+                assert ranking(changed) == before
+                assert changed.check() == []
             else:
-                assert one.sets != sets
-                assert steps > 3
+                assert changed.sets != sets
+                assert stop_at > 3
                 return
     raise AssertionError("it never ended")
 
 
-def _stopping(function: Any, stop: Any) -> Any:
-    def stopping(*arguments: Any, **more: Any) -> Any:
+def _stop_before(function: Any, stop: Any) -> Any:
+    def wrapper(*arguments: Any, **options: Any) -> Any:
         stop(function.__name__)
-        return function(*arguments, **more)
+        return function(*arguments, **options)
 
-    return stopping
+    return wrapper
 
 
-def test_the_command(index: Index) -> None:
-    listed = strop("sets", index.path)
-    assert [line.split()[:4] for line in listed.stdout.strip().splitlines()[-3:]] == [
+def test_sets_command(index: Index) -> None:
+    listing = strop("sets", index.path)
+    assert [line.split()[:4] for line in listing.stdout.strip().splitlines()[-3:]] == [
         ["sentences", "sentences", "60", "120"],
         ["simple", "file", "60", "120"],
         ["other", "file", "40", "80"],
     ]
-    found = strop("sets", index.path, "--rename", "other", "questions", "--json").json["sets"]
-    assert [one["name"] for one in found] == ["sentences", "simple", "questions"]
-    assert found[2] == {
+    sets = strop("sets", index.path, "--rename", "other", "questions", "--json").json["sets"]
+    assert [set_["name"] for set_ in sets] == ["sentences", "simple", "questions"]
+    assert sets[2] == {
         "name": "questions", "source": "file", "lists": 40, "queries": 80, "bytes": 80 * 32 * 4,
     }  # fmt: skip
     strop("sets", index.path, "--drop", "simple")
-    assert [one["name"] for one in strop("sets", index.path, "--json").json["sets"]] == [
+    assert [set_["name"] for set_ in strop("sets", index.path, "--json").json["sets"]] == [
         "sentences", "questions",
     ]  # fmt: skip
-    bad = strop("sets", index.path, "--drop", "simple")
-    assert bad.code == 1
-    assert "has no query set 'simple'" in bad.stderr
+    failure = strop("sets", index.path, "--drop", "simple")
+    assert failure.code == 1
+    assert "has no query set 'simple'" in failure.stderr

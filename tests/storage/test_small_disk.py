@@ -43,7 +43,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path, leave: int = 0) -> None:
-    """Leave only so many bytes of a disk."""
+    """Fill a disk up to ``leave`` free bytes."""
     with open(disk / "filler", "ab", buffering=0) as file, suppress(OSError):
         while (free := shutil.disk_usage(disk).free) > leave:
             file.write(bytes(min(free - leave, 1 << 16)))
@@ -82,38 +82,38 @@ def expand(index: Index, service: Service) -> None:
 
 
 @pytest.mark.parametrize("full_at", [1, 6, 17])
-@pytest.mark.parametrize("ask", [generate, expand])
-def test_every_reply_of_a_service_is_kept(
-    disk: Path, ask: Callable[[Index, Service], None], full_at: int
+@pytest.mark.parametrize("send_requests", [generate, expand])
+def test_every_reply_of_a_service_is_stored(
+    disk: Path, send_requests: Callable[[Index, Service], None], full_at: int
 ) -> None:
     with ScriptedServer() as server, create(disk / "index") as index:
         index.add(document(at) for at in range(COUNT))
         service = Service(server, disk, full_at)
         with pytest.raises(DiskFull):
-            ask(index, service)
+            send_requests(index, service)
         assert full_at <= service.calls < COUNT, "it asked on although the disk was full"
         assert len(rows(index.path, "SELECT key FROM replies")) == service.calls
         (disk / "filler").unlink()
-        ask(index, service)
+        send_requests(index, service)
         assert len(rows(index.path, "SELECT key FROM replies")) == service.calls == COUNT
         assert index.check() == []
 
 
-@pytest.mark.parametrize("ask", [generate, expand])
-def test_nothing_is_asked_for_on_a_disk_without_room(
-    disk: Path, ask: Callable[[Index, Service], None]
+@pytest.mark.parametrize("send_requests", [generate, expand])
+def test_no_request_is_sent_on_a_disk_without_room(
+    disk: Path, send_requests: Callable[[Index, Service], None]
 ) -> None:
     with ScriptedServer() as server, create(disk / "index") as index:
         index.add(document(at) for at in range(COUNT))
         fill(disk, leave=6 << 20)  # enough for the reserve alone
         service = Service(server, disk, 0)
         with pytest.raises(DiskFull):
-            ask(index, service)
+            send_requests(index, service)
         assert service.calls == 0
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("whole") / "index"
     with create(path) as index:
         index.add(document(at) for at in range(COUNT + 9))
@@ -134,17 +134,17 @@ WRITES: dict[str, Callable[[Index], object]] = {
 @pytest.mark.filterwarnings("ignore::strop.errors.UnfinishedIndex")
 @pytest.mark.parametrize("leave", [0, 20_000, 60_000, 120_000])
 @pytest.mark.parametrize("name", WRITES)
-def test_an_index_on_a_full_disk_is_as_it_was(
-    disk: Path, whole: Path, name: str, leave: int
+def test_full_disk_leaves_the_index_unchanged(
+    disk: Path, template: Path, name: str, leave: int
 ) -> None:
-    shutil.copytree(whole, disk / "index")
+    shutil.copytree(template, disk / "index")
     fill(disk, leave)
-    done = False
+    succeeded = False
     with reopen(disk / "index") as index:
         before = all_scores(index, "word7 grows", method="trad")
         try:
             WRITES[name](index)
-            done = True
+            succeeded = True
         except BadIndex as error:
             assert "disk" in str(error) or "make room" in str(error)  # noqa: PT017
             after = all_scores(index, "word7 grows", method="trad")
@@ -152,7 +152,7 @@ def test_an_index_on_a_full_disk_is_as_it_was(
     (disk / "filler").unlink()
     with reopen(disk / "index") as index:
         assert index.check() == []
-        if not done:
+        if not succeeded:
             WRITES[name](index)
         index.finish()
         assert index.check() == []
@@ -160,7 +160,7 @@ def test_an_index_on_a_full_disk_is_as_it_was(
 
 
 @pytest.mark.parametrize("leave", [0, 30_000, 80_000])
-def test_an_index_cannot_be_begun_on_a_full_disk(disk: Path, leave: int) -> None:
+def test_index_cannot_be_created_on_a_full_disk(disk: Path, leave: int) -> None:
     fill(disk, leave)
     with pytest.raises(BadIndex, match=r"disk|room|written"):
         create(disk / "index")

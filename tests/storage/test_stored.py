@@ -1,4 +1,4 @@
-"""Query vectors stored in fewer bytes: what is written, what is read, what stays as it was."""
+"""Query vectors stored in fewer bytes: files, searches, later changes and repair."""
 
 from __future__ import annotations
 
@@ -29,45 +29,47 @@ DOCUMENTS = [
 ]
 
 
-def _stored(folder: Path, rows: NDArray[np.float32], stored: str) -> NDArray[np.float32]:
+def store_rows(folder: Path, rows: NDArray[np.float32], stored: str) -> NDArray[np.float32]:
     file = folder / file_name(1, stored)
     append_rows(file, 0, stored_rows(rows, stored))
     return map_rows(file, len(rows), row_type(stored, rows.shape[1]))
 
 
 @pytest.mark.parametrize(
-    ("stored", "off"),
+    ("stored", "max_error"),
     [("float32", 0), ("int8", 8e-3)],
 )
-def test_rows_come_back_nearly_as_they_went(tmp_path: Path, stored: str, off: float) -> None:
+def test_loaded_rows_are_close_to_the_originals(
+    tmp_path: Path, stored: str, max_error: float
+) -> None:
     rng = np.random.default_rng(0)
     rows = unit_rows(rng.normal(size=(300, 96)))
     rows[7] = 0
-    back = as_floats(_stored(tmp_path, rows, stored))
-    assert back.dtype == np.float32
-    assert not back[7].any()
-    lengths = np.linalg.norm(back, axis=1)
+    loaded = as_floats(store_rows(tmp_path, rows, stored))
+    assert loaded.dtype == np.float32
+    assert not loaded[7].any()
+    lengths = np.linalg.norm(loaded, axis=1)
     np.testing.assert_allclose(np.delete(lengths, 7), 1, atol=1e-6)
-    assert (np.delete((back * rows).sum(axis=1), 7) >= 1 - off**2 - 1e-6).all()
+    assert (np.delete((loaded * rows).sum(axis=1), 7) >= 1 - max_error**2 - 1e-6).all()
 
 
 @pytest.mark.parametrize("stored", ["int8"])
-@pytest.mark.parametrize("asked", [1, 8, 70])
+@pytest.mark.parametrize("n_queries", [1, 8, 70])
 @pytest.mark.parametrize("scattered", [False, True])
-def test_the_scan_of_stored_rows_is_the_formula_on_what_they_stand_for(
-    tmp_path: Path, stored: str, asked: int, scattered: bool
+def test_scan_of_stored_rows_equals_the_formula_on_decoded_rows(
+    tmp_path: Path, stored: str, n_queries: int, scattered: bool
 ) -> None:
-    case = make_case(asked, (asked, 60, 24, 2, 6), exact=False)
+    case = make_case(n_queries, (n_queries, 60, 24, 2, 6), exact=False)
     mixed, lists = [], []
-    for at, of in enumerate(case.lists):
-        spans = make_spans(of, 24)
+    for at, ragged in enumerate(case.lists):
+        spans = make_spans(ragged, 24)
         folder = tmp_path / str(at)
         folder.mkdir()
-        if scattered:  # each list behind as many strangers
+        if scattered:  # unused rows before each list
             gap = np.zeros((200, 24), np.float32)
-            rows = np.concatenate([part for one in of for part in (gap, one)])
+            rows = np.concatenate([part for queries in ragged for part in (gap, queries)])
             spans = Spans(rows, spans.start + 200 * np.arange(1, 61), spans.count)
-        mapped = _stored(folder, spans.vectors, stored)
+        mapped = store_rows(folder, spans.vectors, stored)
         mixed.append(Spans(mapped, spans.start, spans.count))
         lists.append(
             [
@@ -76,19 +78,20 @@ def test_the_scan_of_stored_rows_is_the_formula_on_what_they_stand_for(
             ]
         )
     documents = Spans(case.documents, np.arange(60), np.ones(60, np.int64))
-    read = Case(case.query_vectors, case.documents, lists)
+    decoded = Case(case.query_vectors, case.documents, lists)
     for name in ("sharp", "maxsim"):
         scores, places = Layout(documents, mixed, None).scan(case.query_vectors, METHODS[name], 10)
-        for q, row, found in zip(case.query_vectors, scores, places, strict=True):
+        for q, row, row_places in zip(case.query_vectors, scores, places, strict=True):
             expected = [
-                literal(q, d, read.queries(j), METHODS[name]) for j, d in enumerate(case.documents)
+                literal(q, d, decoded.queries(j), METHODS[name])
+                for j, d in enumerate(case.documents)
             ]
             np.testing.assert_allclose(row, np.sort(expected)[::-1][:10], atol=1e-5)
-            np.testing.assert_allclose(row, np.array(expected)[found], atol=1e-5)
+            np.testing.assert_allclose(row, np.array(expected)[row_places], atol=1e-5)
 
 
-@pytest.mark.parametrize(("stored", "each"), [("float32", 4), ("int8", 1)])
-def test_an_index_keeps_how_it_stores_them(tmp_path: Path, stored: str, each: int) -> None:
+@pytest.mark.parametrize(("stored", "bytes_per_value"), [("float32", 4), ("int8", 1)])
+def test_index_keeps_its_storage_form(tmp_path: Path, stored: str, bytes_per_value: int) -> None:
     path = tmp_path / "index"
     with Index.create(path, Bag(), query_vectors=stored, name="bag", dim=DIM) as index:
         index.sharpen()
@@ -97,79 +100,80 @@ def test_an_index_keeps_how_it_stores_them(tmp_path: Path, stored: str, each: in
     with reopen(path) as index:
         index.add(DOCUMENTS[30:])
         info = index.info()
-        assert {of["vectors"] for of in info["sets"].values()} == {stored}
-        for name, of in info["sets"].items():
-            assert info["sizes"]["sets"][name] == of["queries"] * DIM * each
+        assert {set_["vectors"] for set_ in info["sets"].values()} == {stored}
+        for name, set_ in info["sets"].items():
+            assert info["sizes"]["sets"][name] == set_["queries"] * DIM * bytes_per_value
         assert not index.check()
-        got = all_scores(index, "text of word7", words=0)
-    with create(tmp_path / "whole") as index:
+        scores = all_scores(index, "text of word7", words=0)
+    with create(tmp_path / "float32") as index:
         index.sharpen()
         index.add(DOCUMENTS)
         index.import_queries({"3": ["a question", "another"]}, "simple")
-        whole = all_scores(index, "text of word7", words=0)
-    assert max(abs(got[id_] - whole[id_]) for id_ in whole) < 5e-3
+        expected = all_scores(index, "text of word7", words=0)
+    assert max(abs(scores[id_] - expected[id_]) for id_ in expected) < 5e-3
 
 
 @pytest.mark.parametrize("stored", ["float32", "int8"])
-def test_what_is_fixed_is_computed_for_changed_documents_only(
+def test_gram_matrices_are_computed_for_changed_documents_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: str
 ) -> None:
     computed: list[int] = []
     gram = kernels.gram_of_documents
 
-    def note(rows: Any, own: Any, *more: Any) -> Any:
+    def counting_gram(rows: Any, own: Any, *options: Any) -> Any:
         computed.append(len(own))
-        return gram(rows, own, *more)
+        return gram(rows, own, *options)
 
-    monkeypatch.setattr(kernels, "gram_of_documents", note)
+    monkeypatch.setattr(kernels, "gram_of_documents", counting_gram)
     monkeypatch.setattr("strop.search.layout.NUMPY_UP_TO", 0)  # compiled, as for a large index
     path = tmp_path / "index"
 
     def scores_of(index: Index) -> list[dict[str, float]]:
-        hits = index.search(["text of word7", "of a word"], k=10**6)  # one query builds d* itself
+        # Two queries: a single one would build d* itself.
+        hits = index.search(["text of word7", "of a word"], k=10**6)
         return [{hit.id: hit.score for hit in row} for row in hits]
 
-    def same_as_anew(changed: int) -> None:
+    def assert_same_as_reopened(n_changed: int) -> None:
         computed.clear()
-        got = scores_of(index)
-        assert sum(computed) == changed
-        with reopen(path) as other:
-            assert scores_of(other) == got
+        scores = scores_of(index)
+        assert sum(computed) == n_changed
+        with reopen(path) as reopened:
+            assert scores_of(reopened) == scores
 
     with Index.create(path, Bag(), query_vectors=stored, name="bag", dim=DIM) as index:
         index.sharpen()
         index.add(DOCUMENTS[:30])
-        same_as_anew(30)
+        assert_same_as_reopened(30)
         index.add(DOCUMENTS[30:])
-        same_as_anew(10)
+        assert_same_as_reopened(10)
         index.remove(["0", "7", "8", "39"])
-        same_as_anew(0)
+        assert_same_as_reopened(0)
         index.add([{"id": "5", "text": "Quite another. It has a text. And another text."}])
         index.add([{"id": "new", "text": "The last text. Of a word."}])
         index.remove(["20"])
-        same_as_anew(2)
+        assert_same_as_reopened(2)
         index.compact()
-        same_as_anew(0)
+        assert_same_as_reopened(0)
         index.import_queries({"3": ["a question", "another"]}, "simple")
-        same_as_anew(36)  # another mix of sets
+        assert_same_as_reopened(36)  # another mix of sets
         index.import_queries({"3": ["a text"], "4": ["some text"]}, "simple")
-        same_as_anew(2)
+        assert_same_as_reopened(2)
 
 
-def test_another_way_to_store_makes_no_list_stale(tmp_path: Path) -> None:
+def test_changing_the_storage_form_makes_no_list_stale(tmp_path: Path) -> None:
     path, bag = tmp_path / "index", Bag()
     with create(path, bag) as index:
         index.sharpen()
         index.add(DOCUMENTS)
     Catalog(path).settings.put(query_vectors="int8")
     with reopen(path, bag) as index:
-        asked = bag.count
+        n_embedded = bag.count
         index.sharpen()
         index.import_queries({"3": ["a question"]}, "simple")
         index.augment("simple")
-        assert bag.count == asked + 1 + len(DOCUMENTS)
-        how = {name: of["vectors"] for name, of in index.info()["sets"].items()}
-        assert how == {"sentences": "float32", "simple": "int8", "augmented:simple": "float32"}
+        assert bag.count == n_embedded + 1 + len(DOCUMENTS)
+        forms = {name: set_["vectors"] for name, set_ in index.info()["sets"].items()}
+        assert forms == {"sentences": "float32", "simple": "int8", "augmented:simple": "float32"}
         assert not index.check()
         before = all_scores(index, "text of word7", words=0)
         index.remove(["9"])
@@ -180,7 +184,7 @@ def test_another_way_to_store_makes_no_list_stale(tmp_path: Path) -> None:
         assert all_scores(index, "text of word7", words=0) == before
 
 
-def test_lost_bytes_are_made_again(tmp_path: Path) -> None:
+def test_truncated_vectors_are_repaired(tmp_path: Path) -> None:
     path = tmp_path / "index"
     with Index.create(path, Bag(), name="bag", dim=DIM) as index:
         index.sharpen()
@@ -193,19 +197,19 @@ def test_lost_bytes_are_made_again(tmp_path: Path) -> None:
         assert all_scores(index, "text of word7", words=0) == before
 
 
-def test_a_way_to_store_that_there_is_not(tmp_path: Path) -> None:
+def test_unknown_storage_form_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="'int4' is not one of: int8, float32"):
         Index.create(tmp_path / "index", Bag(), query_vectors="int4", name="bag", dim=DIM)
     assert not (tmp_path / "index").exists()
 
 
-def test_build_takes_it_for_a_new_index_only(tmp_path: Path) -> None:
+def test_build_sets_the_storage_form_of_new_indexes_only(tmp_path: Path) -> None:
     corpus = tmp_path / "c.jsonl"
     corpus.write_text('{"id": "1", "text": "One sentence. Another one."}\n')
     path = str(tmp_path / "index")
-    line = ["build", str(corpus), "-o", path, "--query-vectors", "float32"]
-    assert CliRunner().invoke(main, line).exit_code == 0
+    args = ["build", str(corpus), "-o", path, "--query-vectors", "float32"]
+    assert CliRunner().invoke(main, args).exit_code == 0
     assert (tmp_path / "index" / "vectors" / "queries-1.f32").exists()
-    again = CliRunner().invoke(main, line)
-    assert again.exit_code == 2
-    assert "keeps the form of its vectors" in again.output
+    result = CliRunner().invoke(main, args)
+    assert result.exit_code == 2
+    assert "keeps the form of its vectors" in result.output

@@ -1,4 +1,4 @@
-"""The words of an index: always those of its texts, whatever was changed and in which order."""
+"""The word counts of an index match its texts after any sequence of changes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ IDS = ["a", "b", "c", "d"]
 QUERY = "fox dog zebra stripes run missing"
 
 
-def wanted(index: Index, sets: tuple[str, ...]) -> list[float]:
-    """The share of each document, counted from the texts that count."""
+def expected_scores(index: Index, sets: tuple[str, ...]) -> list[float]:
+    """Return the BM25 scores, computed from the texts that count."""
     catalog, known = index.catalog, index.catalog.sets.all()
     texts = []
     for id_ in index.ids():
@@ -39,15 +39,17 @@ def wanted(index: Index, sets: tuple[str, ...]) -> list[float]:
     return list(count_words(texts, catalog.words.tokenizer()).scores(QUERY))
 
 
-def assert_shares_are_those_of_the_texts(index: Index) -> None:
+def assert_scores_match_the_texts(index: Index) -> None:
     assert_words_are_those_of_the_texts(index)
     with index.catalog.reading():
         names = [name for name in ("own", "other") if name in index.catalog.sets.all()]
         for size in range(len(names) + 1):
             for sets in combinations(names, size):
                 method = Method("bm25", weighting="none", bm25="only", sets=sets or None)
-                found = index.searcher.views.words(method).scores(QUERY)
-                np.testing.assert_allclose(found, wanted(index, sets), rtol=1e-5, atol=1e-7)
+                scores = index.searcher.views.words(method).scores(QUERY)
+                np.testing.assert_allclose(
+                    scores, expected_scores(index, sets), rtol=1e-5, atol=1e-7
+                )
     assert index.catalog.words.problems() == []
 
 
@@ -65,7 +67,7 @@ step = st.one_of(
 )
 
 
-def take(index: Index, name: str, *arguments: Any) -> None:
+def apply_step(index: Index, name: str, *arguments: Any) -> None:
     if name == "add":
         documents, keep = arguments
         index.add(({"id": id_, "text": text} for id_, text in documents.items()), keep_queries=keep)
@@ -83,36 +85,36 @@ def take(index: Index, name: str, *arguments: Any) -> None:
 
 @settings(max_examples=40)
 @given(st.lists(step, max_size=12), st.sampled_from([1, 8192]))
-def test_words_are_those_of_the_texts(steps: list[tuple[Any, ...]], wide: int) -> None:
+def test_word_counts_match_the_texts(steps: list[tuple[Any, ...]], most_named: int) -> None:
     with (
         tempfile.TemporaryDirectory(dir=fakes.memory()) as folder,
-        pytest.MonkeyPatch.context() as p,
+        pytest.MonkeyPatch.context() as patch,
     ):
-        p.setattr("strop.storage.words.MOST_NAMED", wide)
+        patch.setattr("strop.storage.words.MOST_NAMED", most_named)
         index = fakes.create(Path(folder) / "index")
         try:
             for name, *arguments in steps:
-                take(index, name, *arguments)
+                apply_step(index, name, *arguments)
                 if name == "reopen":
                     index.close()
                     index = fakes.reopen(Path(folder) / "index")
-                assert_words_are_those_of_the_texts(index)
+                assert_scores_match_the_texts(index)
         finally:
             index.close()
 
 
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[Index]:
-    with fakes.create(tmp_path / "index") as made:
-        made.add({"id": id_, "text": text} for id_, text in zip(IDS, TEXTS, strict=False))
-        yield made
+    with fakes.create(tmp_path / "index") as index:
+        index.add({"id": id_, "text": text} for id_, text in zip(IDS, TEXTS, strict=False))
+        yield index
 
 
 def texts_of(index: Index, source: int) -> int:
     return index.catalog.words.load([source])[source].texts
 
 
-def test_lists_of_an_older_text_have_no_words_until_they_count_again(index: Index) -> None:
+def test_words_of_outdated_lists_do_not_count(index: Index) -> None:
     index.import_queries({"a": ["zebra"], "b": ["stripes"]}, "own")
     (own,) = (set_.set_id for set_ in index.catalog.sets.all().values())
     assert texts_of(index, own) == 2
@@ -124,11 +126,11 @@ def test_lists_of_an_older_text_have_no_words_until_they_count_again(index: Inde
     index.add([{"id": "a", "text": "another"}], keep_queries=True)
     assert texts_of(index, own) == 2
     index.add([{"id": "b", "text": "more"}])
-    index.import_queries({"b": ["stripes"]}, "own")  # given again
+    index.import_queries({"b": ["stripes"]}, "own")  # imported again
     assert texts_of(index, own) == 2
 
 
-def test_changing_metadata_counts_no_words(index: Index) -> None:
+def test_metadata_changes_leave_the_words_alone(index: Index) -> None:
     before = index.catalog.words.load([0])[0].generation
     index.add([{"id": "a", "text": TEXTS[0], "year": 1999}])
     assert index.catalog.words.load([0])[0].generation == before
@@ -137,7 +139,7 @@ def test_changing_metadata_counts_no_words(index: Index) -> None:
 GERMAN = "Der Fuchs und die Hunde sind nicht in den Wäldern, aber er ist auf dem Feld."
 
 
-def test_languages_are_detected_again_when_there_are_ten_times_as_many(tmp_path: Path) -> None:
+def test_languages_are_detected_again_at_ten_times_the_documents(tmp_path: Path) -> None:
     with fakes.create(tmp_path / "index") as index:
         index.add([{"id": "first", "text": "The fox and the dogs are not in it."}])
         assert index.catalog.words.tokenizer().languages["latin"] == "english"
@@ -149,7 +151,7 @@ def test_languages_are_detected_again_when_there_are_ten_times_as_many(tmp_path:
         assert index.search("Wald", 1, "bm25").scores[0, 0] > 0
 
 
-def test_a_language_that_was_given_stays(tmp_path: Path) -> None:
+def test_given_language_is_kept(tmp_path: Path) -> None:
     with fakes.create(tmp_path / "index", language="swedish") as index:
         index.add({"id": str(at), "text": GERMAN} for at in range(20))
         assert index.catalog.words.tokenizer().languages["latin"] == "swedish"
@@ -182,31 +184,31 @@ def test_a_language_that_was_given_stays(tmp_path: Path) -> None:
 def test_damaged_words_are_found_and_counted_again(index: Index, damage: str) -> None:
     with sqlite3.connect(index.path / "catalog.sqlite") as connection:
         connection.execute(damage)
-    with fakes.reopen(index.path) as other:
-        assert other.check()
-        other.check(repair=True)
-        assert other.check() == []
-        assert_words_are_those_of_the_texts(other)
+    with fakes.reopen(index.path) as reopened:
+        assert reopened.check()
+        reopened.check(repair=True)
+        assert reopened.check() == []
+        assert_words_are_those_of_the_texts(reopened)
 
 
-def test_lengths_that_only_the_seal_finds_are_counted_again(index: Index) -> None:
-    """Two documents' lengths are exchanged: all sums stay the same, BM25 would be wrong."""
+def test_damage_that_only_the_seal_shows_is_repaired(index: Index) -> None:
+    """Two documents' lengths are swapped: all sums stay the same, BM25 would be wrong."""
     before = index.search("fox", 4, "bm25").scores
-    exchange_lengths(index)
-    with fakes.reopen(index.path) as other_index:
-        assert (other_index.search("fox", 4, "bm25").scores != before).any()
-        (problem,) = other_index.check()
+    swap_lengths(index)
+    with fakes.reopen(index.path) as reopened:
+        assert (reopened.search("fox", 4, "bm25").scores != before).any()
+        (problem,) = reopened.check()
         assert (
             "rows of word_lengths are not what strop wrote; --repair computes them again" in problem
         )
-        other_index.check(repair=True)
-        assert other_index.check() == []
-        assert_words_are_those_of_the_texts(other_index)
-        np.testing.assert_array_equal(other_index.search("fox", 4, "bm25").scores, before)
+        reopened.check(repair=True)
+        assert reopened.check() == []
+        assert_words_are_those_of_the_texts(reopened)
+        np.testing.assert_array_equal(reopened.search("fox", 4, "bm25").scores, before)
 
 
-def exchange_lengths(index: Index) -> None:
-    """Damage that no sum of words shows, only the seal."""
+def swap_lengths(index: Index) -> None:
+    """Damage lengths without changing their sum: only the seal shows it."""
     with sqlite3.connect(index.path / "catalog.sqlite") as connection:
         (stored,) = connection.execute("SELECT lengths FROM word_lengths").fetchone()
         entries = np.frombuffer(stored, "<u4").reshape(2, -1).copy()
@@ -217,22 +219,20 @@ def exchange_lengths(index: Index) -> None:
         )
 
 
-def test_a_repair_that_is_stopped_hides_no_damage(
-    index: Index, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stopped(*_: Any) -> None:
+def test_interrupted_repair_hides_no_damage(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    exchange_lengths(index)
-    with fakes.reopen(index.path) as other:
+    swap_lengths(index)
+    with fakes.reopen(index.path) as reopened:
         with monkeypatch.context() as patch:
-            patch.setattr(type(other.catalog.words), "recount", stopped)
+            patch.setattr(type(reopened.catalog.words), "recount", interrupt)
             with pytest.raises(KeyboardInterrupt):
-                other.check(repair=True)
-        assert other.check()
-        other.check(repair=True)
-        assert other.check() == []
-        assert_words_are_those_of_the_texts(other)
+                reopened.check(repair=True)
+        assert reopened.check()
+        reopened.check(repair=True)
+        assert reopened.check() == []
+        assert_words_are_those_of_the_texts(reopened)
 
 
 @pytest.mark.parametrize(
@@ -252,40 +252,38 @@ def test_a_repair_that_is_stopped_hides_no_damage(
         "documents SET text = CAST('full' || x'ff' AS TEXT)",
     ],
 )
-def test_words_that_cannot_be_counted_stop_no_other_repair(
-    index: Index, damage: str, seals: str
-) -> None:
+def test_uncountable_words_prevent_no_other_repair(index: Index, damage: str, seals: str) -> None:
     index.import_queries({"b": ["a fox", "b fox"]}, "own")
-    exchange_lengths(index)
+    swap_lengths(index)
     with sqlite3.connect(index.path / "catalog.sqlite") as connection:
         assert connection.execute(f"UPDATE {damage} WHERE number = 2").rowcount == 1
         connection.execute(f"{seals} WHERE key = 'seals'")
     with open(index.path / "vectors" / "documents.f32", "r+b") as file:
         file.write(b"\xff")
-    with fakes.reopen(index.path) as other:
-        *broken_seals, vectors = [one for one in other.check() if ": rows" in one]
+    with fakes.reopen(index.path) as reopened:
+        *broken_seals, vectors = [problem for problem in reopened.check() if ": rows" in problem]
         assert vectors.startswith("vectors/documents.f32")
         for _ in range(2):
             with pytest.raises(
                 IndexDamaged, match=r"texts make no sense|Could not decode"
-            ) as raised:
-                other.check(repair=True)
-            assert "full" not in str(raised.value)  # the text of a document
-            assert other.info()["waiting"] == 0  # what was lost is embedded again
-            assert [one for one in other.check() if ": rows" in one] == broken_seals
+            ) as error:
+                reopened.check(repair=True)
+            assert "full" not in str(error.value)  # the text of a document
+            assert reopened.info()["waiting"] == 0  # what was lost is embedded again
+            assert [problem for problem in reopened.check() if ": rows" in problem] == broken_seals
 
 
-def test_words_that_cannot_be_read_are_reported_by_a_search(index: Index) -> None:
+def test_search_reports_unreadable_words(index: Index) -> None:
     with sqlite3.connect(index.path / "catalog.sqlite") as connection:
         connection.execute("UPDATE word_postings SET postings = 'text'")
     with (
-        fakes.reopen(index.path) as other,
+        fakes.reopen(index.path) as reopened,
         pytest.raises(IndexDamaged, match="words make no sense"),
     ):
-        other.search("fox", 1, "bm25")
+        reopened.search("fox", 1, "bm25")
 
 
-def test_what_a_failed_commit_changed_has_no_words(index: Index) -> None:
+def test_failed_commit_adds_no_words(index: Index) -> None:
     generation = index.catalog.words.load([0])[0].generation
     with pytest.raises(BadInput):
         index.add([{"id": "new", "text": "zebra"}, {"id": "new", "text": "again"}])
@@ -294,6 +292,6 @@ def test_what_a_failed_commit_changed_has_no_words(index: Index) -> None:
     assert_words_are_those_of_the_texts(index)
 
 
-def test_the_words_of_an_index_take_space_that_info_tells(index: Index) -> None:
+def test_info_reports_the_size_of_the_words(index: Index) -> None:
     sizes = index.info()["sizes"]
     assert 0 < sizes["words"] < sizes["catalog"]
