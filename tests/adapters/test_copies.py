@@ -1,4 +1,4 @@
-"""Every adapter searches what it is given: an index, its folder, a published copy, its URL."""
+"""Every adapter searches an index, its folder, a published copy and its URL."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ Find = Callable[[Any], list[str]]
 
 def _haystack(index: Any) -> list[str]:
     store = haystack.StropDocumentStore.from_dict(haystack.StropDocumentStore(index).to_dict())
-    found = haystack.StropTextRetriever(store, top_k=3).run(QUERY)["documents"]
-    return [document.id for document in found]
+    documents = haystack.StropTextRetriever(store, top_k=3).run(QUERY)["documents"]
+    return [document.id for document in documents]
 
 
 FINDERS: dict[str, Find] = {
     "LangChain retriever": lambda index: [
-        found.id for found in langchain.StropRetriever(index=index, k=3).invoke(QUERY)
+        document.id for document in langchain.StropRetriever(index=index, k=3).invoke(QUERY)
     ],
     "LangChain store": lambda index: [
-        found.id for found in langchain.StropVectorStore(index).similarity_search(QUERY, 3)
+        document.id for document in langchain.StropVectorStore(index).similarity_search(QUERY, 3)
     ],
     "Haystack": _haystack,
     "LlamaIndex retriever": lambda index: [
-        found.node_id for found in llamaindex.StropRetriever(index, 3).retrieve(QUERY)
+        node.node_id for node in llamaindex.StropRetriever(index, 3).retrieve(QUERY)
     ],
     "LlamaIndex store": lambda index: [
         hit.id for hit in llamaindex.StropVectorStore(index).client.search(QUERY, 3)[0]
@@ -64,12 +64,12 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
 
 @pytest.mark.parametrize("finder", FINDERS)
 @pytest.mark.parametrize("place", ["index", "folder", "path", "copy", "url"])
-def test_any_collection_is_searched(places: dict[str, Any], finder: str, place: str) -> None:
+def test_every_kind_of_index_is_searched(places: dict[str, Any], finder: str, place: str) -> None:
     expected = [hit.id for hit in places["index"].search(QUERY, 3)[0]]
     assert FINDERS[finder](places[place]) == expected
 
 
-def test_a_copy_is_not_written_to(places: dict[str, Any]) -> None:
+def test_writing_to_a_copy_is_refused(places: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="read only"):
         langchain.StropVectorStore(places["url"]).add_texts(["text"])
     with pytest.raises(ValueError, match="read only"):

@@ -1,4 +1,4 @@
-"""Haystack: its own suites, pipelines, and what the suites do not ask for."""
+"""Haystack: its own suites, pipelines, and what the suites do not test."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from strop.adapters.haystack import (
 
 
 class Shared:
-    """The store, and what two documents have in common: the store keeps no embeddings."""
+    """The store, and a comparison without embeddings, which it does not store."""
 
     @pytest.fixture
     def document_store(self) -> StropDocumentStore:
@@ -56,11 +56,11 @@ class Shared:
         assert received == [replace(document, embedding=None) for document in expected]
 
 
-# A field that no document has is a warning of strop's.
+# strop warns about a field that no document has.
 @pytest.mark.filterwarnings("ignore:no document has the field")
 class TestDocumentStoreSuite(Shared, DocumentStoreBaseExtendedTests, CountDocumentsByFilterTest):
     def test_write_documents(self, document_store: DocumentStore) -> None:
-        """Haystack leaves to the store what no policy means."""
+        """Haystack lets the store choose the default policy."""
         document = Document(content="test doc")
         assert document_store.write_documents([document]) == 1
         with pytest.raises(DuplicateDocumentError):
@@ -88,8 +88,8 @@ class TestAsyncDocumentStoreSuite(
             await document_store.write_documents_async([document])
 
 
-class Serialised:
-    """An embedder without parameters, as a pipeline writes it down."""
+class Serializable:
+    """Serialization of an embedder without parameters."""
 
     def to_dict(self) -> dict[str, Any]:
         data: dict[str, Any] = default_to_dict(self)
@@ -101,20 +101,20 @@ class Serialised:
 
 
 @component
-class WordsOfTexts(Serialised):
+class TextEmbedder(Serializable):
     @component.output_types(embedding=list[float])
     def run(self, text: str) -> dict[str, Any]:
         return {"embedding": vector_of(text, "query").tolist()}
 
 
 @component
-class WordsOfDocuments(Serialised):
+class DocumentEmbedder(Serializable):
     @component.output_types(documents=list[Document])
     def run(self, documents: list[Document]) -> dict[str, Any]:
         return {
             "documents": [
-                replace(one, embedding=vector_of(one.content or "", "document").tolist())
-                for one in documents
+                replace(document, embedding=vector_of(document.content or "", "document").tolist())
+                for document in documents
             ]
         }
 
@@ -128,30 +128,33 @@ PAPERS = [
 
 @pytest.fixture
 def store() -> StropDocumentStore:
-    made = StropDocumentStore()
-    made.write_documents(PAPERS)
-    return made
+    store = StropDocumentStore()
+    store.write_documents(PAPERS)
+    return store
 
 
-@pytest.mark.usefixtures("without_words")  # a vector has none
-def test_retrievers_rank_as_search_does(store: StropDocumentStore) -> None:
+@pytest.mark.usefixtures("without_words")  # a query vector has no words
+def test_retrievers_rank_as_search(store: StropDocumentStore) -> None:
     (hits,) = store.index.search("a sailing ship", 2)
     expected = [
         (hit.id, hit.score, hit.text, hit.passage and hit.passage.to_dict()) for hit in hits
     ]
 
-    def seen(documents: list[Document]) -> list[Any]:
-        return [(one.id, one.score, one.content, one.meta["strop_passage"]) for one in documents]
+    def fields(documents: list[Document]) -> list[Any]:
+        return [
+            (document.id, document.score, document.content, document.meta["strop_passage"])
+            for document in documents
+        ]
 
     by_text = StropTextRetriever(store, top_k=2)
-    assert seen(by_text.run("a sailing ship")["documents"]) == expected
-    assert seen(asyncio.run(by_text.run_async("a sailing ship"))["documents"]) == expected
+    assert fields(by_text.run("a sailing ship")["documents"]) == expected
+    assert fields(asyncio.run(by_text.run_async("a sailing ship"))["documents"]) == expected
     (vector,) = store.index.embed_queries("a sailing ship").tolist()
     by_vector = StropEmbeddingRetriever(store)
-    assert seen(by_vector.run(vector, top_k=2)["documents"]) == expected
-    assert seen(asyncio.run(by_vector.run_async(vector, top_k=2))["documents"]) == expected
-    words = StropTextRetriever(store, method="bm25").run("a ship", top_k=1)["documents"]
-    assert words[0].id == "hull"
+    assert fields(by_vector.run(vector, top_k=2)["documents"]) == expected
+    assert fields(asyncio.run(by_vector.run_async(vector, top_k=2))["documents"]) == expected
+    by_keywords = StropTextRetriever(store, method="bm25").run("a ship", top_k=1)["documents"]
+    assert by_keywords[0].id == "hull"
     with pytest.raises(ValueError, match="k must be 1 or more"):
         by_text.run("a ship", top_k=0)
 
@@ -162,7 +165,7 @@ def test_filters_of_a_retriever_are_replaced_or_merged(store: StropDocumentStore
     early = {"field": "meta.year", "operator": "<", "value": 2000}
 
     def ids(retriever: Any, filters: Any = None) -> set[str]:
-        return {one.id for one in retriever.run("travel", filters=filters)["documents"]}
+        return {document.id for document in retriever.run("travel", filters=filters)["documents"]}
 
     replacing = StropTextRetriever(store, filters=late)
     assert ids(replacing) == {"hull", "rail"}
@@ -174,85 +177,85 @@ def test_filters_of_a_retriever_are_replaced_or_merged(store: StropDocumentStore
     assert ids(merging, ada) == {"hull"}
 
 
-def test_filters_that_cannot_be_translated_are_named(store: StropDocumentStore) -> None:
-    def refused(field: str, operator: str, value: Any) -> str:
+def test_unsupported_filters_are_refused(store: StropDocumentStore) -> None:
+    def error_for(field: str, operator: str, value: Any) -> str:
         with pytest.raises(FilterError) as caught:
             store.filter_documents({"field": field, "operator": operator, "value": value})
         return str(caught.value)
 
-    assert "'content' cannot be filtered on" in refused("content", "==", "x")
-    assert "'like' is not one of" in refused("meta.year", "like", "x")
-    assert "takes a number or a date" in refused("meta.year", ">", "soon")
-    assert "for several values use $in" in refused("meta.tags", "==", ["air"])
+    assert "'content' cannot be filtered on" in error_for("content", "==", "x")
+    assert "'like' is not one of" in error_for("meta.year", "like", "x")
+    assert "takes a number or a date" in error_for("meta.year", ">", "soon")
+    assert "for several values use $in" in error_for("meta.tags", "==", ["air"])
     with pytest.raises(FilterError, match="'xor' is not one of and, or, not"):
         store.filter_documents({"operator": "XOR", "conditions": []})
     by_id = {"field": "id", "operator": "in", "value": ["wing", "none"]}
-    assert [one.id for one in store.filter_documents(by_id)] == ["wing"]
+    assert [document.id for document in store.filter_documents(by_id)] == ["wing"]
     assert to_where({"operator": "NOT", "conditions": []}) == {"$not": {}}
     assert store.filter_documents({"operator": "NOT", "conditions": []}) == []
     assert store.filter_documents({"operator": "OR", "conditions": []}) == []
     assert len(store.filter_documents({"operator": "AND", "conditions": []})) == 3
 
 
-def test_bad_documents_are_refused_and_change_nothing(store: StropDocumentStore) -> None:
+def test_invalid_documents_are_refused_without_changes(store: StropDocumentStore) -> None:
     from haystack.dataclasses import ByteStream
 
     with pytest.raises(ValueError, match="has a blob and no text"):
         store.write_documents([Document(content="fine"), Document(blob=ByteStream(b"x"))])
     with pytest.raises(DocumentStoreError, match="cannot be stored as JSON"):
         store.write_documents([Document(id="1", content="x", meta={"what": object})])
-    twice = [Document(id="1", content="first"), Document(id="1", content="second")]
+    duplicates = [Document(id="1", content="first"), Document(id="1", content="second")]
     with pytest.raises(DuplicateDocumentError):
-        store.write_documents(twice, DuplicatePolicy.FAIL)
+        store.write_documents(duplicates, DuplicatePolicy.FAIL)
     assert store.count_documents() == 3
-    assert store.write_documents(twice, DuplicatePolicy.SKIP) == 1
+    assert store.write_documents(duplicates, DuplicatePolicy.SKIP) == 1
     assert store.filter_documents()[-1].content == "first"
-    assert store.write_documents(twice, DuplicatePolicy.OVERWRITE) == 2
+    assert store.write_documents(duplicates, DuplicatePolicy.OVERWRITE) == 2
     assert store.filter_documents()[-1].content == "second"
 
 
-def test_none_deletes_nothing_and_an_iterator_is_read_once(store: StropDocumentStore) -> None:
+def test_delete_documents_refuses_none_and_takes_iterators(store: StropDocumentStore) -> None:
     with pytest.raises(TypeError):
         store.delete_documents(None)  # type: ignore[arg-type]
     assert store.count_documents() == 3
     store.delete_documents(id_ for id_ in ["wing", "unknown"])  # type: ignore[arg-type]
-    assert {one.id for one in store.filter_documents()} == {"hull", "rail"}
+    assert {document.id for document in store.filter_documents()} == {"hull", "rail"}
 
 
-def test_what_a_search_adds_is_not_stored(store: StropDocumentStore) -> None:
-    found = StropTextRetriever(store).run("a ship")["documents"]
+def test_metadata_added_by_a_search_is_not_stored(store: StropDocumentStore) -> None:
+    documents = StropTextRetriever(store).run("a ship")["documents"]
     other = StropDocumentStore()
-    other.write_documents(found)
-    assert {one.id: one.meta for one in other.filter_documents()} == {
-        one.id: one.meta for one in PAPERS
+    other.write_documents(documents)
+    assert {document.id: document.meta for document in other.filter_documents()} == {
+        document.id: document.meta for document in PAPERS
     }
 
 
-def test_a_store_with_haystack_embedders_is_serialised(tmp_path: Path) -> None:
+def test_a_store_with_haystack_embedders_is_serialized(tmp_path: Path) -> None:
     store = StropDocumentStore(
         str(tmp_path / "index"),
-        document_embedder=WordsOfDocuments(),
-        text_embedder=WordsOfTexts(),
+        document_embedder=DocumentEmbedder(),
+        text_embedder=TextEmbedder(),
         settings={"alpha": 2.0},
     )
     pipeline = Pipeline()
     pipeline.add_component("find", StropTextRetriever(store, top_k=1, method="sharp"))
-    assert not (tmp_path / "index").exists()  # nothing is made before it is used
+    assert not (tmp_path / "index").exists()  # the folder is created at the first use
     store.write_documents(PAPERS)
-    before = pipeline.run({"find": {"query": "who carry a ship"}})
-    with pytest.raises(DeserializationError, match="allowlist"):  # the user's decision, not ours
+    output = pipeline.run({"find": {"query": "who carry a ship"}})
+    with pytest.raises(DeserializationError, match="allowlist"):  # the user decides
         Pipeline.loads(pipeline.dumps())
-    again = Pipeline.loads(
-        pipeline.dumps(), allowed_modules=["strop.adapters.haystack", WordsOfTexts.__module__]
+    loaded = Pipeline.loads(
+        pipeline.dumps(), allowed_modules=["strop.adapters.haystack", TextEmbedder.__module__]
     )
-    assert again.to_dict() == pipeline.to_dict()
-    assert again.run({"find": {"query": "who carry a ship"}}) == before
-    assert before["find"]["documents"][0].id == "hull"
+    assert loaded.to_dict() == pipeline.to_dict()
+    assert loaded.run({"find": {"query": "who carry a ship"}}) == output
+    assert output["find"]["documents"][0].id == "hull"
     expected = store.index.search("who carry a ship", 1, "sharp", alpha=2.0)[0][0].score
-    assert before["find"]["documents"][0].score == expected
+    assert output["find"]["documents"][0].score == expected
 
 
-def test_an_open_index_is_serialised_by_its_folder(tmp_path: Path) -> None:
+def test_an_open_index_is_serialized_as_its_folder(tmp_path: Path) -> None:
     with Index.create(tmp_path / "index") as index:
         index.add(ANIMALS)
         data = StropDocumentStore(index).to_dict()
@@ -261,11 +264,11 @@ def test_an_open_index_is_serialised_by_its_folder(tmp_path: Path) -> None:
     with pytest.raises(DocumentStoreError, match="give its path"):
         StropDocumentStore(object()).to_dict()  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="together"):
-        StropDocumentStore(text_embedder=WordsOfTexts())
+        StropDocumentStore(text_embedder=TextEmbedder())
 
 
 def test_a_rag_pipeline_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writer, retriever, prompt, a model behind HTTP: the answer is from the right document."""
+    """Writer, retriever, prompt, a model over HTTP: the answer quotes the right document."""
     from haystack.components.builders import ChatPromptBuilder
     from haystack.components.generators.chat import OpenAIChatGenerator
     from haystack.components.writers import DocumentWriter
@@ -275,7 +278,7 @@ def test_a_rag_pipeline_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     store = StropDocumentStore(tmp_path / "index")
     indexing = Pipeline()
     indexing.add_component("writer", DocumentWriter(store))
-    documents = [Document(id=one.id, content=one.text) for one in ANIMALS]
+    documents = [Document(id=animal.id, content=animal.text) for animal in ANIMALS]
     assert indexing.run({"writer": {"documents": documents}})["writer"]["documents_written"] == 3
     template = "Context: {% for d in documents %}{{ d.meta.strop_passage.text }}{% endfor %}"
     with keyed_server(monkeypatch, "sk-1") as server:

@@ -1,4 +1,4 @@
-"""LangChain: its own suites, and what they do not ask for."""
+"""LangChain: its own suites, and what they do not test."""
 
 from __future__ import annotations
 
@@ -63,40 +63,42 @@ EMBEDDING = DeterministicFakeEmbedding(size=16)
 
 @pytest.fixture
 def store() -> StropVectorStore:
-    made = StropVectorStore(embedding="wordllama")
-    made.add_documents(PAPERS)
-    return made
+    store = StropVectorStore(embedding="wordllama")
+    store.add_documents(PAPERS)
+    return store
 
 
-def test_scores_and_order_are_those_of_search(store: StropVectorStore) -> None:
+def test_scores_and_ranking_equal_search(store: StropVectorStore) -> None:
     (hits,) = store.index.search("a sailing ship", 3)
-    found = store.similarity_search_with_score("a sailing ship", 3)
-    assert [(one.id, score) for one, score in found] == [(hit.id, hit.score) for hit in hits]
+    results = store.similarity_search_with_score("a sailing ship", 3)
+    assert [(document.id, score) for document, score in results] == [
+        (hit.id, hit.score) for hit in hits
+    ]
     (vector,) = store.index.embed_queries("a sailing ship")
     by_vector = store.similarity_search_by_vector(vector.tolist(), 3)
-    assert by_vector == [document for document, _ in found]
+    assert by_vector == [document for document, _ in results]
     assert store.similarity_search("a sailing ship", 1, method="bm25")[0].id == "hull"
 
 
-def test_filters_are_those_of_strop(store: StropVectorStore) -> None:
+def test_filters_have_the_syntax_of_strop(store: StropVectorStore) -> None:
     def ids(where: Any) -> set[str | None]:
-        return {one.id for one in store.similarity_search("travel", 9, filter=where)}
+        return {document.id for document in store.similarity_search("travel", 9, filter=where)}
 
     assert ids({"year": {"$gte": 1990}}) == {"hull", "rail"}
     assert ids({"tags": "new"}) == {"hull"}
     assert ids({"$or": [{"tags": "air"}, {"tags": {"$exists": False}}]}) == {"wing", "rail"}
     retriever = store.as_retriever(search_kwargs={"k": 9, "filter": {"year": {"$lt": 1980}}})
-    assert [one.id for one in retriever.invoke("travel")] == ["wing"]
+    assert [document.id for document in retriever.invoke("travel")] == ["wing"]
     (vector,) = store.index.embed_queries("travel")
     old = {"year": {"$lt": 1980}}
-    for found in (
+    for documents in (
         store.similarity_search("travel", 9, old),
         store.similarity_search_with_score("travel", 9, old)[0],
         store.similarity_search_by_vector(vector.tolist(), 9, old),
         store.max_marginal_relevance_search("travel", 9, 20, 0.5, old),
         store.max_marginal_relevance_search_by_vector(vector.tolist(), 9, 20, 0.5, old),
     ):
-        assert [one.id for one in found if isinstance(one, Document)] == ["wing"]
+        assert [document.id for document in documents if isinstance(document, Document)] == ["wing"]
     with pytest.raises(ValueError, match="'year': '\\$above' is not one of"):
         ids({"year": {"$above": 3}})
     with pytest.raises(ValueError, match="a filter is a mapping"):
@@ -104,39 +106,41 @@ def test_filters_are_those_of_strop(store: StropVectorStore) -> None:
 
 
 @pytest.mark.parametrize("method", ["trad", "sharp", "sharp:words=3", "maxsim", "bm25"])
-def test_relevance_is_from_0_to_1(store: StropVectorStore, method: str) -> None:
-    exact = store.similarity_search_with_relevance_scores(PAPERS[1].page_content, 3, method=method)
-    assert exact[0][0].id == "hull"
-    assert all(0 <= score <= 1 for _, score in exact)
-    assert exact[0][1] > 0.35 > exact[-1][1]
+def test_relevance_is_between_0_and_1(store: StropVectorStore, method: str) -> None:
+    results = store.similarity_search_with_relevance_scores(
+        PAPERS[1].page_content, 3, method=method
+    )
+    assert results[0][0].id == "hull"
+    assert all(0 <= score <= 1 for _, score in results)
+    assert results[0][1] > 0.35 > results[-1][1]
     retriever = store.as_retriever(
         search_type="similarity_score_threshold",
         search_kwargs={"score_threshold": 0.35, "method": method},
     )
-    assert [one.id for one in retriever.invoke(PAPERS[1].page_content)] == ["hull"]
+    assert [document.id for document in retriever.invoke(PAPERS[1].page_content)] == ["hull"]
 
 
-def test_ranks_have_no_relevance(store: StropVectorStore) -> None:
+def test_relevance_of_hybrid_is_refused(store: StropVectorStore) -> None:
     with pytest.raises(ValueError, match="use sharp:words=1"):
         store.similarity_search_with_relevance_scores("a ship", method="hybrid")
 
 
-def test_mmr_prefers_what_differs() -> None:
+def test_mmr_prefers_diverse_documents() -> None:
     texts = ["a ship at sea", "a ship at sea today", "a train on rails"]
     store = StropVectorStore.from_texts(texts, "wordllama", ids=["1", "2", "3"])
-    chosen = store.max_marginal_relevance_search("a ship at sea", k=2, lambda_mult=0.1)
-    assert [one.id for one in chosen] == ["1", "3"]
-    near = store.max_marginal_relevance_search("a ship at sea", k=2, lambda_mult=1)
-    assert [one.id for one in near] == ["1", "2"]
+    diverse = store.max_marginal_relevance_search("a ship at sea", k=2, lambda_mult=0.1)
+    assert [document.id for document in diverse] == ["1", "3"]
+    similar = store.max_marginal_relevance_search("a ship at sea", k=2, lambda_mult=1)
+    assert [document.id for document in similar] == ["1", "2"]
     (vector,) = store.index.embed_queries("a ship at sea")
-    assert chosen == store.max_marginal_relevance_search_by_vector(
+    assert diverse == store.max_marginal_relevance_search_by_vector(
         vector.tolist(), k=2, lambda_mult=0.1
     )
     empty = StropVectorStore(embedding="wordllama")
     assert empty.max_marginal_relevance_search("anything") == []
 
 
-def test_a_folder_is_made_once_and_opened_later(tmp_path: Path) -> None:
+def test_an_index_folder_is_created_and_reopened(tmp_path: Path) -> None:
     path = tmp_path / "papers.index"
     first = StropVectorStore.from_documents(PAPERS, EMBEDDING, index=path)
     before = first.similarity_search_with_score("rails", 3)
@@ -148,9 +152,9 @@ def test_a_folder_is_made_once_and_opened_later(tmp_path: Path) -> None:
         StropVectorStore(first.index, EMBEDDING)
 
 
-def test_the_embedder_of_an_index_is_a_langchain_object(tmp_path: Path) -> None:
+def test_an_index_can_use_langchain_embeddings(tmp_path: Path) -> None:
     class Two(DeterministicFakeEmbedding):
-        """Queries differ from documents, as with many models."""
+        """An embedder with a prefix for queries."""
 
         model: str = "two-1"
 
@@ -168,12 +172,12 @@ def test_the_embedder_of_an_index_is_a_langchain_object(tmp_path: Path) -> None:
         assert len(rows[0]) == index.dim
 
 
-def test_the_retriever_gives_score_and_passage_which_are_never_stored(index: Path) -> None:
+def test_scores_and_passages_of_hits_are_not_stored(index: Path) -> None:
     with Index.open(index) as opened:
         (hits,) = opened.search("join two paths", 2)
         retriever = StropRetriever(index=opened, k=2)
-        found = retriever.invoke("join two paths")
-        for document, hit in zip(found, hits, strict=True):
+        documents = retriever.invoke("join two paths")
+        for document, hit in zip(documents, hits, strict=True):
             assert document.id == hit.id
             assert document.page_content == hit.text
             assert document.metadata["title"] == hit.title
@@ -184,14 +188,14 @@ def test_the_retriever_gives_score_and_passage_which_are_never_stored(index: Pat
             "strop_score"
         ] == pytest.approx(opened.search("join two paths", 1, "trad")[0][0].score)
     store = StropVectorStore(embedding="wordllama")
-    store.add_documents(found)
-    (one,) = store.get_by_ids([hits[0].id])
-    assert set(one.metadata) == {"title"}
+    store.add_documents(documents)
+    (stored,) = store.get_by_ids([hits[0].id])
+    assert set(stored.metadata) == {"title"}
     with pytest.raises(ValueError, match="does not exist"):
         StropRetriever(index="no such folder")
 
 
-def test_bad_input_is_a_value_error_and_changes_nothing(store: StropVectorStore) -> None:
+def test_invalid_input_is_a_value_error_and_changes_nothing(store: StropVectorStore) -> None:
     with pytest.raises(ValueError, match="cannot be stored as JSON"):
         store.add_texts(["x"], [{"when": object()}])
     with pytest.raises(ValueError, match="2 texts, 1 ids"):
@@ -203,36 +207,36 @@ def test_bad_input_is_a_value_error_and_changes_nothing(store: StropVectorStore)
     assert len(store.index) == 0
 
 
-async def _many(store: StropVectorStore) -> list[list[Document]]:
-    texts = [f"text number {at}" for at in range(8)]
+async def _add_and_search(store: StropVectorStore) -> list[list[Document]]:
+    texts = [f"text number {i}" for i in range(8)]
     await asyncio.gather(*(store.aadd_texts([text], ids=[text]) for text in texts))
     return await asyncio.gather(*(store.asimilarity_search(text, 1) for text in texts))
 
 
-def test_async_calls_at_the_same_time() -> None:
-    found = asyncio.run(_many(StropVectorStore(embedding=EMBEDDING)))
-    assert [one.id for (one,) in found] == [f"text number {at}" for at in range(8)]
+def test_concurrent_async_calls() -> None:
+    results = asyncio.run(_add_and_search(StropVectorStore(embedding=EMBEDDING)))
+    assert [document.id for (document,) in results] == [f"text number {i}" for i in range(8)]
 
 
-def test_the_indexing_api_updates_what_changed(tmp_path: Path) -> None:
+def test_the_indexing_api_updates_changed_documents(tmp_path: Path) -> None:
     store = StropVectorStore(tmp_path / "index", EMBEDDING)
     manager = InMemoryRecordManager("papers")
     manager.create_schema()
     documents = [
         Document(text, metadata={"source": name}) for name, text in (("a", "one"), ("b", "two"))
     ]
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "cleanup": "incremental", "source_id_key": "source", "key_encoder": "sha256",
     }  # fmt: skip
-    first = index_documents(documents, manager, store, **given)
+    first = index_documents(documents, manager, store, **options)
     documents[0].page_content = "three"
-    second = index_documents(documents, manager, store, **given)
+    second = index_documents(documents, manager, store, **options)
     assert (first["num_added"], second["num_added"], second["num_deleted"]) == (2, 1, 1)
-    assert {one.page_content for one in store.similarity_search("x")} == {"two", "three"}
+    assert {document.page_content for document in store.similarity_search("x")} == {"two", "three"}
 
 
 def test_a_rag_chain_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retriever, prompt, a model behind HTTP, parser: the answer is from the right passage."""
+    """Retriever, prompt, a model over HTTP, parser: the answer quotes the right passage."""
     openai = pytest.importorskip("openai")
     from langchain_core.output_parsers import StrOutputParser
     from langchain_core.prompts import ChatPromptTemplate
@@ -250,7 +254,7 @@ def test_a_rag_chain_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             return str(reply.choices[0].message.content)
 
         def passages(documents: list[Document]) -> str:
-            return " ".join(one.metadata["strop_passage"]["text"] for one in documents)
+            return " ".join(document.metadata["strop_passage"]["text"] for document in documents)
 
         retriever = StropRetriever(index=index, k=1)
         prompt = ChatPromptTemplate.from_template("Question: {question} Context: {context}")

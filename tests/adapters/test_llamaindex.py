@@ -1,4 +1,4 @@
-"""LlamaIndex: it has no suite for vector stores; its own classes use ours."""
+"""LlamaIndex has no test suite for vector stores: its own classes use the adapter."""
 
 from __future__ import annotations
 
@@ -36,12 +36,14 @@ from strop.adapters.llamaindex import (
     to_where,
 )
 
-NONE = MockEmbedding(embed_dim=1)
+NO_EMBEDDING = MockEmbedding(embed_dim=1)
 DOCUMENTS = [
     Document(
-        text=one.text, id_=one.id, metadata={"animal": one.id, "legs": 4 if one.id != "owl" else 2}
+        text=animal.text,
+        id_=animal.id,
+        metadata={"animal": animal.id, "legs": 4 if animal.id != "owl" else 2},
     )
-    for one in ANIMALS
+    for animal in ANIMALS
 ]
 
 
@@ -52,29 +54,29 @@ def store() -> StropVectorStore:
 
 @pytest.fixture
 def built(store: StropVectorStore) -> VectorStoreIndex:
-    made = VectorStoreIndex.from_vector_store(store, embed_model=NONE)
+    index = VectorStoreIndex.from_vector_store(store, embed_model=NO_EMBEDDING)
     for document in DOCUMENTS:
-        made.insert(document)
-    return made
+        index.insert(document)
+    return index
 
 
-def test_an_index_of_llamaindex_uses_the_store(
+def test_a_vector_store_index_uses_the_store(
     store: StropVectorStore, built: VectorStoreIndex
 ) -> None:
     (hits,) = store.client.search("who do mice fear", 2)
-    found = built.as_retriever(similarity_top_k=2).retrieve("who do mice fear")
-    assert [(one.node_id, one.score) for one in found] == [(hit.id, hit.score) for hit in hits]
-    assert found[0].node.ref_doc_id == "owl"
-    assert found[0].metadata["animal"] == "owl"
-    assert found[0].metadata["strop_passage"]["text"] == "Mice fear the old owl."
-    assert "strop_passage" not in found[0].node.get_content(MetadataMode.LLM)
+    nodes = built.as_retriever(similarity_top_k=2).retrieve("who do mice fear")
+    assert [(node.node_id, node.score) for node in nodes] == [(hit.id, hit.score) for hit in hits]
+    assert nodes[0].node.ref_doc_id == "owl"
+    assert nodes[0].metadata["animal"] == "owl"
+    assert nodes[0].metadata["strop_passage"]["text"] == "Mice fear the old owl."
+    assert "strop_passage" not in nodes[0].node.get_content(MetadataMode.LLM)
     retriever = built.as_retriever(similarity_top_k=2)
-    assert asyncio.run(retriever.aretrieve("who do mice fear")) == found
+    assert asyncio.run(retriever.aretrieve("who do mice fear")) == nodes
     built.delete_ref_doc("owl")
-    assert {one.node.ref_doc_id for one in retriever.retrieve("mice")} == {"fox", "pig"}
+    assert {node.node.ref_doc_id for node in retriever.retrieve("mice")} == {"fox", "pig"}
 
 
-def test_nodes_come_back_as_they_were_stored(
+def test_nodes_are_stored_and_returned_unchanged(
     store: StropVectorStore, built: VectorStoreIndex
 ) -> None:
     nodes = store.get_nodes()
@@ -84,8 +86,8 @@ def test_nodes_come_back_as_they_were_stored(
     assert nodes[0].source_node.node_id == "fox"
     assert nodes[0].end_char_idx == len(DOCUMENTS[0].text)
     again = StropVectorStore(embedder="wordllama")
-    found = built.as_retriever(similarity_top_k=3).retrieve("fox")
-    again.add([one.node for one in found])
+    retrieved = built.as_retriever(similarity_top_k=3).retrieve("fox")
+    again.add([result.node for result in retrieved])
     assert {node.node_id: node.metadata for node in again.get_nodes()} == {
         node.node_id: node.metadata for node in nodes
     }
@@ -104,7 +106,7 @@ METADATA: dict[str, dict[str, Any]] = {
     "c": {"lang": ""},
     "d": {"year": 1990},
 }
-ONE = [
+FILTERS = [
     MetadataFilter(key="year", value=1990, operator=operator)
     for operator in (
         FilterOperator.EQ, FilterOperator.NE, FilterOperator.GT, FilterOperator.GTE,
@@ -120,37 +122,39 @@ ONE = [
 ]  # fmt: skip
 
 
-def test_filters_mean_what_they_mean_in_llamaindex(tmp_path: Path) -> None:
+def test_filters_select_as_in_llamaindex(tmp_path: Path) -> None:
     """The oracle is LlamaIndex's own filter function."""
-    groups: list[Any] = [MetadataFilters(filters=[one]) for one in ONE]
+    groups: list[Any] = [MetadataFilters(filters=[filter_]) for filter_ in FILTERS]
     groups += [
         MetadataFilters(filters=[first, second], condition=condition)
         for condition in FilterCondition
-        for first in ONE[:8:3]
-        for second in ONE[1::4]
+        for first in FILTERS[:8:3]
+        for second in FILTERS[1::4]
     ]
     with Index.create(tmp_path / "index") as index:
-        index.add([{"id": id_, "text": f"text {id_}", **of} for id_, of in METADATA.items()])
+        index.add(
+            [{"id": id_, "text": f"text {id_}", **metadata} for id_, metadata in METADATA.items()]
+        )
         store = StropVectorStore(index)
         for group in groups:
             holds = build_metadata_filter_fn(METADATA.__getitem__, group)
             expected = [id_ for id_ in METADATA if holds(id_)]
             assert [node.node_id for node in store.get_nodes(filters=group)] == expected, group
-    nested = MetadataFilters(filters=[groups[0], ONE[6]], condition=FilterCondition.OR)
+    nested = MetadataFilters(filters=[groups[0], FILTERS[6]], condition=FilterCondition.OR)
     assert to_where(nested) == {
         "$or": [{"$and": [{"year": {"$eq": 1990}}]}, {"lang": {"$in": ["en", "fr"]}}]
     }
     assert to_where(MetadataFilters(filters=[])) is None
-    bad = MetadataFilter(key="lang", value="e", operator=FilterOperator.TEXT_MATCH)
+    unsupported = MetadataFilter(key="lang", value="e", operator=FilterOperator.TEXT_MATCH)
     with pytest.raises(ValueError, match="'text_match' is not one of"):
-        to_where(MetadataFilters(filters=[bad]))
+        to_where(MetadataFilters(filters=[unsupported]))
 
 
 def test_queries_of_every_kind(store: StropVectorStore, built: VectorStoreIndex) -> None:
     ids = {node.ref_doc_id: node.node_id for node in store.get_nodes()}
 
-    def first(**given: Any) -> str:
-        result = store.query(VectorStoreQuery(similarity_top_k=1, **given))
+    def first(**options: Any) -> str:
+        result = store.query(VectorStoreQuery(similarity_top_k=1, **options))
         assert result.ids is not None
         return result.ids[0]
 
@@ -158,26 +162,28 @@ def test_queries_of_every_kind(store: StropVectorStore, built: VectorStoreIndex)
     assert first(query_embedding=vector) == ids["pig"]
     assert first(query_str="a pig", doc_ids=["owl"]) == ids["owl"]
     assert first(query_str="a pig", node_ids=[ids["fox"]]) == ids["fox"]
-    two = MetadataFilters(filters=[MetadataFilter(key="legs", value=2)])
-    assert first(query_str="a pig", filters=two) == ids["owl"]
+    two_legs = MetadataFilters(filters=[MetadataFilter(key="legs", value=2)])
+    assert first(query_str="a pig", filters=two_legs) == ids["owl"]
     for mode in (VectorStoreQueryMode.TEXT_SEARCH, VectorStoreQueryMode.HYBRID):
         assert first(query_str="roots", mode=mode) == ids["pig"]
     with pytest.raises(ValueError, match="no mode 'svm'"):
         first(query_str="roots", mode=VectorStoreQueryMode.SVM)
 
 
-def test_the_retriever_ranks_as_search_does(index: Path) -> None:
+def test_the_retriever_ranks_as_search(index: Path) -> None:
     with Index.open(index) as opened:
         (hits,) = opened.search("join two paths", 3)
-        found = StropRetriever(opened, 3).retrieve("join two paths")
-        assert [(one.node_id, one.score) for one in found] == [(hit.id, hit.score) for hit in hits]
-        assert found[0].metadata["title"] == hits[0].title
-        (row,) = opened.embed_queries("join two paths").tolist()
+        nodes = StropRetriever(opened, 3).retrieve("join two paths")
+        assert [(node.node_id, node.score) for node in nodes] == [
+            (hit.id, hit.score) for hit in hits
+        ]
+        assert nodes[0].metadata["title"] == hits[0].title
+        (vector,) = opened.embed_queries("join two paths").tolist()
         by_vector = StropRetriever(opened, 3, method="trad").retrieve(
-            QueryBundle("other words", embedding=row)
+            QueryBundle("other words", embedding=vector)
         )
         expected = opened.search("join two paths", 3, "trad")
-        assert [one.node_id for one in by_vector] == expected.ids[0].tolist()
+        assert [node.node_id for node in by_vector] == expected.ids[0].tolist()
         with pytest.raises(ValueError, match="query 1 is empty"):
             StropRetriever(opened).retrieve(" ")
 
@@ -193,19 +199,19 @@ def test_questions_become_a_query_set(store: StropVectorStore) -> None:
     pipeline = IngestionPipeline(
         transformations=[QuestionsToQuerySet(store=store, name="simple")], disable_cache=True
     )
-    rest = pipeline.run(nodes=nodes)
-    assert [node.metadata for node in rest] == [{}, {"legs": 4}]
+    remaining = pipeline.run(nodes=nodes)
+    assert [node.metadata for node in remaining] == [{}, {"legs": 4}]
     index = store.client
     assert isinstance(index, Index)
     assert index.queries_of("owl")["simple"] == [
         "Which bird hunts mice?", "Who sees in the dark?", "Why?",
     ]  # fmt: skip
     assert index.query_sets() == ["sentences", "simple"]
-    found = StropRetriever(index, 1).retrieve("which bird hunts mice")
-    assert found[0].metadata["strop_passage"]["source"] == "simple"
+    results = StropRetriever(index, 1).retrieve("which bird hunts mice")
+    assert results[0].metadata["strop_passage"]["source"] == "simple"
 
 
-def test_the_questions_of_the_extractor_become_a_query_set(store: StropVectorStore) -> None:
+def test_questions_of_the_extractor_become_a_query_set(store: StropVectorStore) -> None:
     class Scripted(MockLLM):
         def complete(self, *_: Any, **__: Any) -> CompletionResponse:
             return CompletionResponse(text="1. Which bird hunts mice?\n2. Who sees in the dark?")
@@ -224,7 +230,7 @@ def test_the_questions_of_the_extractor_become_a_query_set(store: StropVectorSto
     ]  # fmt: skip
 
 
-def test_a_model_of_llamaindex_embeds(tmp_path: Path) -> None:
+def test_an_index_can_use_llamaindex_embeddings(tmp_path: Path) -> None:
     store = StropVectorStore(tmp_path / "index", MockEmbedding(embed_dim=8))
     store.add([TextNode(id_="1", text="foo")])
     assert store.client.dim == 8

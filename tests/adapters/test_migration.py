@@ -9,7 +9,7 @@ import pytest
 from strop import Document, Index
 
 
-@pytest.mark.filterwarnings("ignore")  # what its imports warn of
+@pytest.mark.filterwarnings("ignore")  # warnings of its imports
 def test_plain_search_ranks_as_semantic_search(documents: list[Document], index: Path) -> None:
     util = pytest.importorskip("sentence_transformers.util")
     queries = ["join two paths", "remove a folder", "change to upper case"]

@@ -1,4 +1,4 @@
-"""The adapter for mteb: its tasks give the figures that strop's own evaluation gives."""
+"""The mteb adapter: scores of mteb tasks equal strop's own evaluation."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from strop.io.corpora import read_corpus
 from strop.io.datasets import read_dataset
 from strop.types import Dataset, Document
 
-pytest.importorskip("strop.adapters.mteb", exc_type=ImportError)  # mteb itself is slow to import
+pytest.importorskip("strop.adapters.mteb", exc_type=ImportError)  # importing mteb itself is slow
 
 from strop.adapters.mteb import StropSearch, read_document, read_query
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # what mteb's own imports and models warn of
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of mteb's imports and models
 
 
 def local_task(name: str, documents: list[Document], dataset: Dataset) -> Any:
-    """Return a retrieval task of mteb whose data are at hand."""
+    """Return an mteb retrieval task with local data."""
     import datasets
     from mteb.abstasks.retrieval import AbsTaskRetrieval
     from mteb.abstasks.task_metadata import TaskMetadata
@@ -45,7 +45,7 @@ def local_task(name: str, documents: list[Document], dataset: Dataset) -> Any:
             self.dataset = {"default": {"test": {
                 "corpus": datasets.Dataset.from_list(corpus),
                 "queries": datasets.Dataset.from_list(queries),
-                "relevant_docs": {q: dict(of) for q, of in dataset.qrels.items()},
+                "relevant_docs": {q: dict(grades) for q, grades in dataset.qrels.items()},
                 "top_ranked": None,
             }}}  # fmt: skip
             self.data_loaded = True
@@ -53,7 +53,7 @@ def local_task(name: str, documents: list[Document], dataset: Dataset) -> Any:
     return LocalRetrieval()
 
 
-def scored(model: StropSearch, task: Any) -> Mapping[str, float]:
+def mteb_scores(model: StropSearch, task: Any) -> Mapping[str, float]:
     import mteb
 
     (result,) = mteb.evaluate(model, task, cache=None).task_results
@@ -61,61 +61,62 @@ def scored(model: StropSearch, task: Any) -> Mapping[str, float]:
     return scores
 
 
-def ours(
+def strop_ndcg(
     path: Path, documents: list[Document], dataset: Dataset, methods: list[str], embedder: str
 ) -> dict[str, float]:
     """Return nDCG@10 of each method."""
     with Index.create(path, embedder) as index:
         index.sharpen("sentences")
         index.add(documents)
-        measured = evaluate(index, dataset, methods).results
-    return {method: of["nDCG@10"] for method, of in measured.items()}
+        results = evaluate(index, dataset, methods).results
+    return {method: scores["nDCG@10"] for method, scores in results.items()}
 
 
-def test_signatures_are_those_of_the_protocol() -> None:
+def test_signatures_follow_the_protocol() -> None:
     from mteb.models.models_protocols import SearchProtocol
 
     assert isinstance(StropSearch(), SearchProtocol)
     for name in ("index", "search"):
         theirs = inspect.signature(getattr(SearchProtocol, name)).parameters
-        mine = inspect.signature(getattr(StropSearch, name)).parameters
-        assert list(mine) == list(theirs)
+        ours = inspect.signature(getattr(StropSearch, name)).parameters
+        assert list(ours) == list(theirs)
         for parameter in theirs:
-            assert mine[parameter].kind == theirs[parameter].kind
-            assert mine[parameter].default == theirs[parameter].default
+            assert ours[parameter].kind == theirs[parameter].kind
+            assert ours[parameter].default == theirs[parameter].default
 
 
-def test_part_of_scifact_scores_as_with_evaluate(collections: Path, tmp_path: Path) -> None:
+def test_part_of_scifact_scores_as_in_evaluate(collections: Path, tmp_path: Path) -> None:
     methods = ["trad", "sharp", "sharp:alpha=2:T=1", "doc2query:sets=sentences"]
-    whole = read_dataset(collections / "scifact")
-    queries = dict(list(whole.queries.items())[:40])
-    judged = {id_ for query in queries for id_ in whole.qrels[query]}
-    read = list(read_corpus(collections / "scifact"))
-    documents = [d for at, d in enumerate(read) if d.id in judged or at % 20 == 0]
-    part = Dataset("part", queries, {query: whole.qrels[query] for query in queries})
+    full = read_dataset(collections / "scifact")
+    queries = dict(list(full.queries.items())[:40])
+    judged = {id_ for query in queries for id_ in full.qrels[query]}
+    corpus = list(read_corpus(collections / "scifact"))
+    documents = [d for at, d in enumerate(corpus) if d.id in judged or at % 20 == 0]
+    part = Dataset("part", queries, {query: full.qrels[query] for query in queries})
     task = local_task("SciFactPart", documents, part)
-    expected = ours(tmp_path / "index", documents, part, methods, "wordllama")
+    expected = strop_ndcg(tmp_path / "index", documents, part, methods, "wordllama")
     for method in methods:
-        found = scored(StropSearch(method=method, folder=tmp_path / "kept"), task)["ndcg_at_10"]
-        assert found == pytest.approx(expected[method], abs=5e-5)
-        assert 0.3 < found < 1
+        model = StropSearch(method=method, folder=tmp_path / "kept")
+        score = mteb_scores(model, task)["ndcg_at_10"]
+        assert score == pytest.approx(expected[method], abs=5e-5)
+        assert 0.3 < score < 1
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("embedder", ["wordllama", "minilm"])
-def test_scifact_scores_as_with_evaluate(collections: Path, tmp_path: Path, embedder: str) -> None:
+def test_scifact_scores_as_in_evaluate(collections: Path, tmp_path: Path, embedder: str) -> None:
     documents = list(read_corpus(collections / "scifact"))
     dataset = read_dataset(collections / "scifact")
     task = local_task("SciFactLocal", documents, dataset)
-    for method, expected in ours(
+    for method, expected in strop_ndcg(
         tmp_path / "index", documents, dataset, ["trad", "sharp"], embedder
     ).items():
-        found = scored(StropSearch(embedder, method, folder=tmp_path / "kept"), task)
-        assert round(found["ndcg_at_10"], 4) == pytest.approx(expected, abs=5e-5)
+        scores = mteb_scores(StropSearch(embedder, method, folder=tmp_path / "kept"), task)
+        assert round(scores["ndcg_at_10"], 4) == pytest.approx(expected, abs=5e-5)
 
 
-def test_kept_indexes_sets_from_files_and_given_documents(
+def test_indexes_are_reused_and_top_ranked_limits_the_search(
     documents: list[Document], dataset: Path, tmp_path: Path
 ) -> None:
     import datasets
@@ -123,17 +124,17 @@ def test_kept_indexes_sets_from_files_and_given_documents(
     task = local_task("Docs", documents, read_dataset(dataset))
     file = tmp_path / "simple.jsonl"
     file.write_text('{"id": "os.path.abspath", "queries": ["whole path"]}\n')
-    seen: list[int] = []
+    sizes: list[int] = []
     model = StropSearch(
         method="simsharp", sentences=False, files={"simple": file}, folder=tmp_path / "kept",
-        prepare=lambda index: seen.append(len(index)), version="counts",
+        prepare=lambda index: sizes.append(len(index)), version="counts",
     )  # fmt: skip
-    first = scored(model, task)
-    assert scored(model, task) == first
-    assert seen == [60, 60]
+    first = mteb_scores(model, task)
+    assert mteb_scores(model, task) == first
+    assert sizes == [60, 60]
     model.close()
-    (kept,) = (tmp_path / "kept").glob("Docs-default-test-*")
-    with Index.open(kept) as index:
+    (path,) = (tmp_path / "kept").glob("Docs-default-test-*")
+    with Index.open(path) as index:
         assert index.queries_of("os.path.abspath") == {"simple": ["whole path"]}
     arguments: Any = {
         "task_metadata": task.metadata, "hf_split": "test", "hf_subset": "default",
@@ -142,15 +143,15 @@ def test_kept_indexes_sets_from_files_and_given_documents(
     corpus = datasets.Dataset.from_list([{"id": d.id, "text": d.text} for d in documents])
     model.index(corpus, **arguments)
     queries = datasets.Dataset.from_list([{"id": "q", "text": "join two paths"}])
-    every = model.search(queries, top_k=60, **arguments)["q"]
-    some = model.search(
-        queries, top_k=2, top_ranked={"q": list(every)[3:8]}, **arguments
+    all_hits = model.search(queries, top_k=60, **arguments)["q"]
+    hits = model.search(
+        queries, top_k=2, top_ranked={"q": list(all_hits)[3:8]}, **arguments
     )["q"]  # fmt: skip
-    assert list(some.items()) == list(every.items())[3:5]
+    assert list(hits.items()) == list(all_hits.items())[3:5]
 
 
-def test_the_revision_is_of_contents(tmp_path: Path) -> None:
-    """mteb returns stored scores for a name and revision: no two ways to score may share one."""
+def test_the_revision_depends_on_all_settings_and_files(tmp_path: Path) -> None:
+    """mteb caches scores by name and revision, so each configuration needs its own revision."""
     file = tmp_path / "simple.jsonl"
 
     def revision(**arguments: Any) -> str:
@@ -182,39 +183,41 @@ def test_the_revision_is_of_contents(tmp_path: Path) -> None:
         StropSearch(version="1")
 
 
-def test_a_kept_folder_does_not_mix_in_the_sets_of_an_earlier_run(
+def test_a_reused_folder_does_not_add_sets_of_an_earlier_run(
     documents: list[Document], dataset: Path, tmp_path: Path
 ) -> None:
     data = read_dataset(dataset)
     task = local_task("Docs", documents, data)
     file = tmp_path / "leak.jsonl"
     lists = [
-        {"id": id_, "queries": [data.queries[q]]} for q, of in data.qrels.items() for id_ in of
+        {"id": id_, "queries": [data.queries[q]]}
+        for q, grades in data.qrels.items()
+        for id_ in grades
     ]
     file.write_text(jsonl(*lists))
     leaking = StropSearch(files={"leak": file}, folder=tmp_path / "kept")
-    assert scored(leaking, task)["ndcg_at_10"] > 0.95
+    assert mteb_scores(leaking, task)["ndcg_at_10"] > 0.95
     leaking.close()
-    found = scored(StropSearch(folder=tmp_path / "kept"), task)
-    expected = ours(tmp_path / "index", documents, data, ["sharp"], "wordllama")
-    assert found["ndcg_at_10"] == pytest.approx(expected["sharp"], abs=5e-5)
-    # Methods share an index of the same contents.
-    scored(StropSearch(method="trad", folder=tmp_path / "kept"), task)
+    scores = mteb_scores(StropSearch(folder=tmp_path / "kept"), task)
+    expected = strop_ndcg(tmp_path / "index", documents, data, ["sharp"], "wordllama")
+    assert scores["ndcg_at_10"] == pytest.approx(expected["sharp"], abs=5e-5)
+    # Methods with equal contents share an index.
+    mteb_scores(StropSearch(method="trad", folder=tmp_path / "kept"), task)
     assert len(list((tmp_path / "kept").iterdir())) == 2
 
 
-def test_ties_are_ranked_as_by_evaluate(tmp_path: Path) -> None:
-    """Documents alike in pairs, of which the one with the smaller id comes first."""
+def test_ties_are_ranked_as_in_evaluate(tmp_path: Path) -> None:
+    """Pairs of equal documents: the smaller id is ranked first."""
     documents = [Document(f"d{at:02}", f"stone number {at // 2 % 9}") for at in range(60)]
     queries = {f"q{at}": f"stone {at}" for at in range(9)}
     qrels = {f"q{at}": {f"d{at + 11 * n:02}": 1 + n % 2 for n in range(4)} for at in range(9)}
     dataset = Dataset("ties", queries, qrels)
-    found = scored(StropSearch(method="trad"), local_task("Ties", documents, dataset))
-    expected = ours(tmp_path / "index", documents, dataset, ["trad"], "wordllama")
-    assert found["ndcg_at_10"] == pytest.approx(expected["trad"], abs=5e-5)
+    scores = mteb_scores(StropSearch(method="trad"), local_task("Ties", documents, dataset))
+    expected = strop_ndcg(tmp_path / "index", documents, dataset, ["trad"], "wordllama")
+    assert scores["ndcg_at_10"] == pytest.approx(expected["trad"], abs=5e-5)
 
 
-def test_rows_in_every_form() -> None:
+def test_rows_of_every_form_are_read() -> None:
     assert read_document({"id": 1, "title": "T", "text": "x"}).content == "T x"
     assert read_document({"id": 1, "title": "T", "text": "T x", "body": "x"}).content == "T x"
     assert read_document({"id": 1, "title": None, "text": "x"}).content == "x"

@@ -1,4 +1,4 @@
-"""The pages of the adapters: examples run. tests/test_docs.py follows their links."""
+"""The documentation of the adapters: its examples run. tests/test_docs.py checks its links."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
     assert blocks
-    known: dict[str, object] = {"__name__": "example"}
+    namespace: dict[str, object] = {"__name__": "example"}
     for block in blocks:
-        exec(compile(block, str(page), "exec"), known)
+        exec(compile(block, str(page), "exec"), namespace)
 
 
 @pytest.mark.parametrize("name", ["langchain", "haystack", "llamaindex", "pyterrier"])
 def test_annotations_of_constructors_can_be_read(name: str) -> None:
-    """Frameworks read them to check what a component is given."""
+    """Frameworks read them to check the arguments of a component."""
     pytest.importorskip(MODULES[name])
     module = importlib.import_module(f"strop.adapters.{name}")
-    classes = [one for one in vars(module).values() if inspect.isclass(one)]
-    own = [one for one in classes if one.__module__ == module.__name__]
+    classes = [class_ for class_ in vars(module).values() if inspect.isclass(class_)]
+    own = [class_ for class_ in classes if class_.__module__ == module.__name__]
     assert own
-    for one in own:
-        typing.get_type_hints(one.__init__)
+    for class_ in own:
+        typing.get_type_hints(class_.__init__)

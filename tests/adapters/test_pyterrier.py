@@ -32,18 +32,23 @@ def _retriever() -> StropRetriever:
     return StropRetriever(index, "sharp", include_fields=["text"])
 
 
-# A base that is made by a call is nothing that types can follow.
+# mypy cannot follow a base class that a call returns.
 class TestRetrieverSuite(
     transformer_test_class(_retriever)  # type: ignore[misc]
 ):
-    """Columns in and out, the drawing."""
+    """PyTerrier's own suite."""
 
 
 @pytest.fixture
 def animals(tmp_path: Path) -> StropIndex:
     records = [
-        {"docno": one.id, "title": one.title, "text": one.text, "legs": 2 if one.title else 4}
-        for one in ANIMALS
+        {
+            "docno": document.id,
+            "title": document.title,
+            "text": document.text,
+            "legs": 2 if document.title else 4,
+        }
+        for document in ANIMALS
     ]
     return StropIndex(tmp_path / "animals.index").index(records)
 
@@ -51,14 +56,14 @@ def animals(tmp_path: Path) -> StropIndex:
 QUERIES = pd.DataFrame({"qid": ["a", "b"], "query": ["who do mice fear", "roots"]})
 
 
-def test_ranks_as_search_does(animals: StropIndex) -> None:
+def test_the_retriever_ranks_as_search(animals: StropIndex) -> None:
     hits = animals.strop_index.search(QUERIES["query"].tolist(), 2, "sharp")
-    found = animals.retriever("sharp", num_results=2).transform(QUERIES)
-    assert list(found.columns) == ["qid", "query", "docno", "score", "rank"]
-    assert found["qid"].tolist() == ["a", "a", "b", "b"]
-    assert found["docno"].tolist() == hits.ids.ravel().tolist()
-    assert found["score"].tolist() == pytest.approx(hits.scores.ravel().tolist())
-    assert found["rank"].tolist() == [0, 1, 0, 1]
+    results = animals.retriever("sharp", num_results=2).transform(QUERIES)
+    assert list(results.columns) == ["qid", "query", "docno", "score", "rank"]
+    assert results["qid"].tolist() == ["a", "a", "b", "b"]
+    assert results["docno"].tolist() == hits.ids.ravel().tolist()
+    assert results["score"].tolist() == pytest.approx(hits.scores.ravel().tolist())
+    assert results["rank"].tolist() == [0, 1, 0, 1]
     full = animals.retriever("sharp", include_fields=["title", "text", "passage", "legs"])
     first = full.search("who do mice fear").iloc[0]
     assert (first["docno"], first["title"], first["legs"]) == ("owl", "Owls", 2)
@@ -83,15 +88,15 @@ def test_operators(animals: StropIndex) -> None:
     assert texts == sorted(texts, key=len, reverse=True)
 
 
-def test_an_experiment_gives_what_evaluate_gives(index: Path, dataset: Path) -> None:
+def test_an_experiment_gives_the_values_of_evaluate(index: Path, dataset: Path) -> None:
     judged = read_dataset(dataset)
     topics = pd.DataFrame(judged.queries.items(), columns=["qid", "query"])
-    rows = [(q, d, grade) for q, of in judged.qrels.items() for d, grade in of.items()]
+    rows = [(q, d, grade) for q, grades in judged.qrels.items() for d, grade in grades.items()]
     qrels = pd.DataFrame(rows, columns=["qid", "docno", "label"])
     methods = ["trad", "bm25", "sharp"]
     artifact = StropIndex(index)
     reranker = pt.apply.doc_score(lambda row: -len(row["text"]))
-    found = pt.Experiment(
+    ndcg = pt.Experiment(
         [
             *(artifact.retriever(method, num_results=100) for method in methods),
             artifact.retriever("sharp", include_fields=["text"]) % 5 >> reranker,
@@ -100,19 +105,19 @@ def test_an_experiment_gives_what_evaluate_gives(index: Path, dataset: Path) -> 
         validate="ignore",  # PyTerrier cannot tell what a function returns
     ).set_index("name")["ndcg_cut_10"]  # fmt: skip
     with Index.open(index) as opened:
-        ours = evaluate(opened, judged, methods).results
+        expected = evaluate(opened, judged, methods).results
     for method in methods:
-        assert found[method] == pytest.approx(ours[method]["nDCG@10"], abs=1e-9)
-    assert found["sharp >> reranker"] != found["sharp"]
+        assert ndcg[method] == pytest.approx(expected[method]["nDCG@10"], abs=1e-9)
+    assert ndcg["sharp >> reranker"] != ndcg["sharp"]
 
 
 def test_an_index_folder_is_an_artifact(
     animals: StropIndex, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also one that the command made. The entry points are those of pyproject.toml."""
-    page = (ROOT / "pyproject.toml").read_text("utf-8")
+    """Also one built by the command. The entry points are those of pyproject.toml."""
+    pyproject = (ROOT / "pyproject.toml").read_text("utf-8")
     declared = re.findall(
-        r'\[project\.entry-points\."(pyterrier[\w.]+)"\]\n"?([\w.]+)"? = "([^"]+)"', page
+        r'\[project\.entry-points\."(pyterrier[\w.]+)"\]\n"?([\w.]+)"? = "([^"]+)"', pyproject
     )
     points = [EntryPoint(name, value, group) for group, name, value in declared]
     assert len(points) == 2
@@ -128,7 +133,7 @@ def test_an_index_folder_is_an_artifact(
     assert Path(package).stat().st_size > 1000
 
 
-def test_bad_documents_and_folders(tmp_path: Path) -> None:
+def test_invalid_documents_and_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a document has no 'docno'"):
         StropIndex(tmp_path / "index").index([{"text": "x"}])
     with pytest.raises(BadIndex, match="does not exist"):

@@ -1,4 +1,4 @@
-"""Calls over HTTP: what services may send, whole, in pieces, too slowly, too much or elsewhere."""
+"""The HTTP client: bodies, gzip, limits, timeouts, redirects, proxies and TLS."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def failed(url: str, timeout: float = 20.0, limit: int = 1000) -> CallFailed:
     return caught.value
 
 
-def called(caller: str, url: str, **options: Any) -> Any:
-    """What a model or an embedder brings from a service."""
+def call_service(caller: str, url: str, **options: Any) -> Any:
+    """Call a service through a model or an embedder; return the result."""
     if caller == "embedder":
         return load_embedder("api:m", base_url=url, **options).embed(["text"], "query")
     request = Request("k", "", "text", "", 5, None)
@@ -57,18 +57,18 @@ def called(caller: str, url: str, **options: Any) -> Any:
 
 @settings(max_examples=40)
 @given(st.text(max_size=300), st.integers(1, 40), st.integers(1, 60), st.booleans())
-def test_any_text_in_any_pieces(text: str, piece: int, size: int, whole: bool) -> None:
+def test_replies_in_any_pieces_are_read(text: str, piece: int, size: int, whole: bool) -> None:
     body = json.dumps(text).encode()
     first = plain(body) if whole else chunked(body, size)
     second = chunked(body, size) if whole else plain(body)
-    announced = b"HTTP/1.1 100 Continue\r\n\r\n" + first
-    with answering(announced, second, piece=piece) as server, client(server.url) as calling:
+    with_continue = b"HTTP/1.1 100 Continue\r\n\r\n" + first
+    with answering(with_continue, second, piece=piece) as server, client(server.url) as calling:
         for _ in range(2):
             assert calling.post("/chat", {"text": text}) == text
         assert server.accepted == 1
 
 
-def test_a_body_without_a_length_ends_with_the_connection() -> None:
+def test_a_body_without_a_length_ends_at_the_end_of_the_connection() -> None:
     with (
         answering(b"HTTP/1.1 200 OK\r\n\r\n{}", plain(b"[]"), keep=False) as server,
         client(server.url) as calling,
@@ -78,34 +78,36 @@ def test_a_body_without_a_length_ends_with_the_connection() -> None:
         assert server.accepted == 2, "a closed connection is made anew"
 
 
-def test_a_service_that_hangs_up_without_saying_so() -> None:
-    """The next call may go out before the end of the connection is known; it is repeated then."""
+def test_a_connection_closed_without_notice_is_reopened() -> None:
+    """The next call may use the connection before its end is seen; then it is repeated."""
     with answering(plain(b"1"), plain(b"2"), plain(b"3"), keep=False) as server:
         with client(server.url) as calling:
             limit, policy = ConcurrencyLimit(1, Clock()), Policy(backoff=0.001)
-            for wanted in (1, 2, 3):
-                assert call_with_retries(lambda: calling.post("/chat", {}), limit, policy) == wanted
+            for expected in (1, 2, 3):
+                assert (
+                    call_with_retries(lambda: calling.post("/chat", {}), limit, policy) == expected
+                )
         assert server.accepted == server.requests == 3
 
 
 @pytest.mark.parametrize(
-    ("answer", "kept"),
+    ("reply", "kept"),
     [
         (plain(b"1"), True), (plain(b"1", b"Connection: close\r\n"), False),
         (plain(b"1").replace(b"1.1", b"1.0"), False),
         (plain(b"1", status=b"500 Oh"), True), (plain(b"1", status=b"429 Slow"), True),
     ],
 )  # fmt: skip
-def test_which_connections_are_kept(answer: bytes, kept: bool) -> None:
-    with answering(answer, plain(b"2")) as server, client(server.url) as calling:
-        with suppress(CallFailed):  # a refusal is an answer, too
+def test_connections_are_reused_when_allowed(reply: bytes, kept: bool) -> None:
+    with answering(reply, plain(b"2")) as server, client(server.url) as calling:
+        with suppress(CallFailed):  # an error status is a reply, too
             assert calling.post("/chat", {}) == 1
         assert calling.post("/chat", {}) == 2
         assert server.accepted == (1 if kept else 2)
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "reply",
     [
         b"", b"HTTP/1.1 200", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc",
         b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
@@ -115,15 +117,15 @@ def test_which_connections_are_kept(answer: bytes, kept: bool) -> None:
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n0\r\n\r\n",
     ],
 )  # fmt: skip
-def test_half_an_answer_is_none(answer: bytes) -> None:
-    with answering(answer, keep=False) as server:
+def test_incomplete_replies_are_retryable_errors(reply: bytes) -> None:
+    with answering(reply, keep=False) as server:
         failure = failed(server.url)
     assert failure.retryable
     assert not failure.unreachable, "something was sent"
     assert "broke off" in str(failure)
 
 
-def test_nobody_there() -> None:
+def test_an_unreachable_service() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     failure = failed(f"http://127.0.0.1:{port}")
@@ -133,14 +135,14 @@ def test_nobody_there() -> None:
     assert failed("http://no-such-host.invalid").unreachable
 
 
-def test_a_refusal_that_is_nested_too_deeply() -> None:
+def test_an_error_reply_nested_too_deeply() -> None:
     with answering(plain(b"[" * 50_000, status=b"500 Oh")) as server:
         failure = failed(server.url)
     assert (failure.status, failure.retryable) == (500, True)
     assert len(str(failure)) < 300
 
 
-def test_what_a_refusal_names() -> None:
+def test_error_replies_name_the_refused_fields() -> None:
     bodies = [
         b'{"error": {"message": "no", "param": "max_tokens"}}',
         b'{"detail": [{"loc": ["body", "max_tokens"], "msg": "extra"}, 7, {"loc": {}}]}',
@@ -156,8 +158,8 @@ def test_what_a_refusal_names() -> None:
     assert fields == [True, True, False]
 
 
-def test_long_bodies_both_ways() -> None:
-    """Longer than any buffer on the way, so that sending stops for a while."""
+def test_long_requests_and_replies() -> None:
+    """Bodies longer than all buffers, so that sending blocks for a while."""
     long = json.dumps("x" * 8_000_000).encode()
     with (
         answering(plain(long), chunked(long, 70_000)) as server,
@@ -168,8 +170,8 @@ def test_long_bodies_both_ways() -> None:
         assert server.accepted == 1
 
 
-def test_an_answer_before_the_request_is_out() -> None:
-    """A service may refuse what is too long without reading it."""
+def test_a_reply_before_the_request_is_complete() -> None:
+    """A service may refuse a long request without reading it."""
 
     def refuse(listening: socket.socket) -> None:
         connection, _ = listening.accept()
@@ -195,7 +197,7 @@ def test_an_answer_before_the_request_is_out() -> None:
 ZIPPED = b"Content-Encoding: gzip\r\n"
 
 
-def test_bodies_that_are_zipped() -> None:
+def test_gzip_bodies_are_read() -> None:
     body = json.dumps("long " * 300_000).encode()
     refused = plain(gzip.compress(b'{"error": {"message": "not so"}}', mtime=0), ZIPPED, b"400 No")
     answers = (plain(gzip.compress(body, mtime=0), ZIPPED), refused, plain(b"1"))
@@ -207,10 +209,10 @@ def test_bodies_that_are_zipped() -> None:
         assert server.accepted == 1
 
 
-@pytest.mark.parametrize("more", [b"junk", gzip.compress(b"2", mtime=0)])
-def test_what_follows_a_zipped_body_is_not_read(more: bytes) -> None:
+@pytest.mark.parametrize("extra", [b"junk", gzip.compress(b"2", mtime=0)])
+def test_bytes_after_a_gzip_body_are_ignored(extra: bytes) -> None:
     body = gzip.compress(json.dumps("0" * 600_000).encode(), mtime=0)
-    with answering(plain(body + more, ZIPPED)) as server, client(server.url) as calling:
+    with answering(plain(body + extra, ZIPPED)) as server, client(server.url) as calling:
         assert calling.post("/chat", {}) == "0" * 600_000
 
 
@@ -224,14 +226,14 @@ def test_what_follows_a_zipped_body_is_not_read(more: bytes) -> None:
         (gzip.compress(b"1", mtime=0), b"gzip, gzip", "encoded as gzip, gzip"),
     ],
 )
-def test_zipped_bodies_that_are_none(body: bytes, encoding: bytes, message: str) -> None:
+def test_invalid_gzip_bodies_are_malformed(body: bytes, encoding: bytes, message: str) -> None:
     with answering(plain(body, b"Content-Encoding: %s\r\n" % encoding)) as server:
         failure = failed(server.url)
     assert message in str(failure)
     assert failure.malformed
 
 
-# -- too much, too slowly --------------------------------------------------------------------
+# -- limits and timeouts ---------------------------------------------------------------------
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 ENDLESS = {
@@ -250,7 +252,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("kind", ENDLESS)
-def test_endless_answers_end(kind: str) -> None:
+def test_endless_replies_are_cut_off(kind: str) -> None:
     first, more = ENDLESS[kind]
     sent = 0
 
@@ -265,23 +267,23 @@ def test_endless_answers_end(kind: str) -> None:
         failure = failed(server.url, timeout=60.0, limit=20_000)
         assert failure.retryable
     assert server.hung_up == 1
-    # What is in the buffers of the connection counts as sent, too.
+    # Bytes in the buffers of the connection count as sent.
     assert sent < HEAD_BYTES + 20_000 * 8 + 20_000_000
 
 
 @pytest.mark.parametrize(
-    "whole",
+    "reply",
     [plain(b'"%s"' % (b"x" * 400)), chunked(b'"%s"' % (b"x" * 400), 1), HEAD + b"X: " * 300,
      b"HTTP/1.1 100 Continue\r\n\r\n" * 40],
     ids=["body", "chunks", "headers", "announcements"],
 )  # fmt: skip
-def test_a_byte_now_and_then_ends_at_the_deadline(whole: bytes) -> None:
-    """Each byte comes long before the deadline; all of them would take twenty times as long."""
+def test_a_slow_reply_ends_at_the_timeout(reply: bytes) -> None:
+    """Each byte arrives in time; all of them would take twenty times the timeout."""
 
     def slowly() -> Iterator[bytes]:
-        for at in range(len(whole)):
+        for at in range(len(reply)):
             time.sleep(0.05)
-            yield whole[at : at + 1]
+            yield reply[at : at + 1]
 
     with answering(slowly()) as server:
         failure = failed(server.url, timeout=1.0)
@@ -290,15 +292,17 @@ def test_a_byte_now_and_then_ends_at_the_deadline(whole: bytes) -> None:
     assert server.hung_up == 1
 
 
-def test_silence_ends_at_the_deadline() -> None:
+def test_no_reply_ends_at_the_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         failure = failed(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.1)
     assert "did not answer within 0.1 seconds" in str(failure)
     assert not failure.unreachable, "it may have been taken and paid for"
 
 
-def test_an_answer_that_is_here_is_taken_however_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after the process, or the machine, was stopped while it waited."""
+def test_a_reply_already_received_is_read_after_the_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when the process or the machine was suspended while waiting."""
 
     class Stopwatch:
         now = 1000.0
@@ -306,7 +310,7 @@ def test_an_answer_that_is_here_is_taken_however_late(monkeypatch: pytest.Monkey
         def monotonic(self) -> float:
             return self.now
 
-    arrived, watch = threading.Event(), Stopwatch()
+    arrived, clock = threading.Event(), Stopwatch()
     connect = httpcore.SyncBackend.connect_tcp
 
     class Late(httpcore.NetworkStream):
@@ -327,20 +331,20 @@ def test_an_answer_that_is_here_is_taken_however_late(monkeypatch: pytest.Monkey
             return self.stream.get_extra_info(info)
 
     monkeypatch.setattr(
-        httpcore.SyncBackend, "connect_tcp", lambda *given, **more: Late(connect(*given, **more))
+        httpcore.SyncBackend, "connect_tcp", lambda *args, **kwargs: Late(connect(*args, **kwargs))
     )
-    monkeypatch.setattr(strop.common.transport, "time", watch)
+    monkeypatch.setattr(strop.common.transport, "time", clock)
 
-    def answer() -> Iterator[bytes]:
+    def stream_reply() -> Iterator[bytes]:
         yield plain(json.dumps("paid for " * 8000).encode())
-        watch.now += 5000
+        clock.now += 5000
         arrived.set()
 
-    with answering(answer()) as server, client(server.url) as calling:
+    with answering(stream_reply()) as server, client(server.url) as calling:
         assert calling.post("/chat", {}) == "paid for " * 8000
 
 
-# -- where calls go --------------------------------------------------------------------------
+# -- redirects and proxies -------------------------------------------------------------------
 
 
 def redirect(status: int, to: str) -> Callable[[Seen], Answer]:
@@ -349,16 +353,16 @@ def redirect(status: int, to: str) -> Callable[[Seen], Answer]:
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("caller", ["model", "embedder"])
-def test_no_other_host_gets_the_text(caller: str, status: int) -> None:
+def test_redirects_to_another_host_are_refused(caller: str, status: int) -> None:
     with ScriptedServer() as ours, ScriptedServer() as other:
         ours.act = redirect(status, f"{other.url}/chat/completions?key=1")
         with pytest.raises(ServiceError, match=rf"redirects to {other.root}.*as base_url"):
-            called(caller, ours.url)
+            call_service(caller, ours.url)
         assert len(ours.seen) == 1
         assert not other.seen
 
 
-def test_redirects_within_the_service() -> None:
+def test_redirects_within_the_service_are_followed() -> None:
     with ScriptedServer() as server, client(server.url) as calling:
         body = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
         server.script.append(redirect(307, "/v1/completions/../chat/completions"))
@@ -401,7 +405,7 @@ def test_proxies_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
     "url",
     ["localhost:8000", "ftp://host/v1", "http://", "http://[::1", "http://host:99999999", 7, None],
 )
-def test_what_is_no_address(url: Any) -> None:
+def test_invalid_urls_are_refused(url: Any) -> None:
     from strop.common.http import checked_url
 
     with pytest.raises(BadInput, match="must be like http://"):
@@ -410,7 +414,7 @@ def test_what_is_no_address(url: Any) -> None:
         checked_url("https://me:pass@host/v1", "KEY")
 
 
-# -- encryption ------------------------------------------------------------------------------
+# -- TLS -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -431,7 +435,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture
 def wrapped(certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Wrap:
-    """Encryption for the server, by a certificate that is trusted here."""
+    """TLS for the server, with a certificate that the client trusts."""
     key, file = certificate
     monkeypatch.setenv("SSL_CERT_FILE", str(file))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -439,7 +443,7 @@ def wrapped(certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> 
     return lambda connection: context.wrap_socket(connection, server_side=True)
 
 
-def test_encrypted(wrapped: Wrap) -> None:
+def test_calls_over_tls(wrapped: Wrap) -> None:
     body = json.dumps("abc" * 500_000).encode()  # many records
     answers = plain(b"1"), chunked(body, 50_000), plain(body), plain(b"4")
     with answering(*answers, wrap=wrapped) as server, client(server.url) as calling:
@@ -450,7 +454,7 @@ def test_encrypted(wrapped: Wrap) -> None:
         assert server.accepted == 1
 
 
-def test_encrypted_and_cut_short(wrapped: Wrap) -> None:
+def test_an_incomplete_reply_over_tls(wrapped: Wrap) -> None:
     answers = plain(b"1234")[:-1], plain(b"5")
     with (
         answering(*answers, keep=False, wrap=wrapped) as server,
@@ -461,7 +465,7 @@ def test_encrypted_and_cut_short(wrapped: Wrap) -> None:
         assert calling.post("/chat", {}) == 5
 
 
-def test_a_certificate_that_nobody_vouches_for(
+def test_an_untrusted_certificate_is_refused(
     wrapped: Wrap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SSL_CERT_FILE")
@@ -472,12 +476,12 @@ def test_a_certificate_that_nobody_vouches_for(
     assert "certificate verify failed" in str(failure)
 
 
-# -- models and embedders alike --------------------------------------------------------------
+# -- models and embedders --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("caller", ["model", "embedder"])
 @pytest.mark.parametrize("kind", ["slow", "endless"])
-def test_models_and_embedders_are_bounded_alike(caller: str, kind: str) -> None:
+def test_models_and_embedders_have_the_same_limits(caller: str, kind: str) -> None:
     def stream() -> Iterator[bytes]:
         yield HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
         part = b"1\r\n \r\n" if kind == "slow" else b"%x\r\n%s\r\n" % (1 << 20, b" " * (1 << 20))
@@ -489,22 +493,22 @@ def test_models_and_embedders_are_bounded_alike(caller: str, kind: str) -> None:
     message = "did not answer within 1 seconds" if kind == "slow" else "sent more than"
     with answering(stream()) as server:
         if caller == "model":
-            (failure,) = called(caller, server.url, **options)
+            (failure,) = call_service(caller, server.url, **options)
             assert isinstance(failure, Failure)
             assert message in failure.error
         else:
             with pytest.raises(ServiceError, match=message):
-                called(caller, server.url, **options)
+                call_service(caller, server.url, **options)
 
 
-def test_several_calls_go_on_at_the_same_time() -> None:
-    """A silent connection holds up none of the others."""
+def test_calls_run_concurrently() -> None:
+    """A connection without a reply does not block the others."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         with client(url) as calling:
-            came: list[Any] = []
+            results: list[Any] = []
             threads = [
-                threading.Thread(target=lambda: came.append(calling.post("/chat", {})))
+                threading.Thread(target=lambda: results.append(calling.post("/chat", {})))
                 for _ in range(3)
             ]
             for thread in threads:
@@ -516,14 +520,14 @@ def test_several_calls_go_on_at_the_same_time() -> None:
                 connections[number].sendall(plain(b"%d" % number))
             for thread in threads:
                 thread.join(20)
-            assert sorted(came) == [0, 1, 2]
+            assert sorted(results) == [0, 1, 2]
         for connection in connections:
             assert connection.recv(1) == b"", "nothing is left open"
             connection.close()
 
 
-def test_a_call_costs_the_same_beside_many_connections() -> None:
-    """A pool of many connections looked at all of them, for each of them, for every call."""
+def test_the_cost_of_a_call_does_not_grow_with_connections() -> None:
+    """A connection pool once scanned all connections for each of them on every call."""
 
     def steps(calling: Client) -> int:
         profile = cProfile.Profile()

@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment of a run: what the service has answered is in the index."""
+"""Ctrl-C at any moment of a run: every reply of the service is stored."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def usual_handler() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("concurrency", [8, 64])
-def test_what_was_answered_is_kept(tmp_path: Path, concurrency: int) -> None:
+def test_replies_before_an_interrupt_are_stored(tmp_path: Path, concurrency: int) -> None:
     rng = random.Random(concurrency)
     settings = GenerationSettings(PromptSettings(style="simple"))
     signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
@@ -47,7 +47,8 @@ def test_what_was_answered_is_kept(tmp_path: Path, concurrency: int) -> None:
             signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.01, 0.15))
             try:
                 plan.run()
-                signal.setitimer(signal.ITIMER_REAL, 0)  # here: it may ring until the last moment
+                # Only now: the timer may interrupt until the last moment of the run.
+                signal.setitimer(signal.ITIMER_REAL, 0)
             except KeyboardInterrupt:
                 interrupted += 1
             plan = index.generation("openai:scripted", settings, **options).plan
@@ -55,7 +56,7 @@ def test_what_was_answered_is_kept(tmp_path: Path, concurrency: int) -> None:
     assert interrupted
 
 
-def test_the_first_waits_and_the_second_does_not() -> None:
+def test_the_first_interrupt_is_deferred_and_a_later_one_is_not() -> None:
     reached = []
 
     def interrupted() -> None:
@@ -73,7 +74,7 @@ def test_the_first_waits_and_the_second_does_not() -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert reached == ["after the first", "after another"]
-    interrupts.check()  # none is pending
+    interrupts.check()  # no interrupt is pending
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -82,15 +83,15 @@ def test_an_interrupt_without_a_check_is_raised_at_the_end() -> None:
         signal.raise_signal(signal.SIGINT)
 
 
-def test_another_handler_is_left_alone() -> None:
-    came = []
-    signal.signal(signal.SIGINT, lambda *_: came.append(1))
+def test_another_signal_handler_is_not_replaced() -> None:
+    calls = []
+    signal.signal(signal.SIGINT, lambda *_: calls.append(1))
     with interrupts.deferred():
         signal.raise_signal(signal.SIGINT)
-    assert came == [1]
+    assert calls == [1]
 
 
-def test_half_a_surrogate_pair_is_kept_as_a_question_mark(tmp_path: Path) -> None:
+def test_half_a_surrogate_pair_does_not_lose_the_reply(tmp_path: Path) -> None:
     settings = GenerationSettings(PromptSettings(style="simple"))
     with (
         ScriptedServer() as server,

@@ -1,4 +1,4 @@
-"""When calls go out and when they are repeated."""
+"""Retry-After headers and the limit of concurrent calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strop.common.http import retry_after
 from strop.common.retries import CallFailed, ConcurrencyLimit
 
 
-def test_what_retry_after_may_hold() -> None:
+def test_retry_after_headers() -> None:
     assert retry_after({}) is None
     assert retry_after({"retry-after": "whenever"}) is None
     assert retry_after({"retry-after": "nan"}) is None
@@ -25,13 +25,13 @@ def test_what_retry_after_may_hold() -> None:
     assert retry_after({"retry-after": "9", "retry-after-ms": "soon"}) == 9
 
 
-def test_calls_refused_together_halve_the_number_once() -> None:
+def test_calls_refused_together_halve_the_limit_once() -> None:
     clock = FakeClock()
     limit = ConcurrencyLimit(16, clock)
-    entered = [limit.enter(0) for _ in range(16)]
+    permits = [limit.enter(0) for _ in range(16)]
     clock.time += 1
-    for at in entered:
-        limit.leave(at, CallFailed("busy", retryable=True, rate_limited=True))
+    for permit in permits:
+        limit.leave(permit, CallFailed("busy", retryable=True, rate_limited=True))
     assert limit.current == 8
     clock.time += 1
     limit.leave(limit.enter(0), CallFailed("busy", retryable=True, rate_limited=True))
@@ -44,19 +44,19 @@ def test_calls_refused_together_halve_the_number_once() -> None:
 
 
 @given(st.integers(1, 8), st.lists(st.sampled_from("okay crowd fail wait".split()), max_size=60))
-def test_the_number_stays_within_its_bounds(most: int, outcomes: list[str]) -> None:
+def test_the_limit_stays_within_its_bounds(maximum: int, outcomes: list[str]) -> None:
     clock = FakeClock()
-    limit = ConcurrencyLimit(most, clock)
+    limit = ConcurrencyLimit(maximum, clock)
     for outcome in outcomes:
-        places = [limit.enter(0) for _ in range(limit.current)]
+        permits = [limit.enter(0) for _ in range(limit.current)]
         clock.time += 1
-        for at in places:
+        for permit in permits:
             if outcome == "okay":
-                limit.leave(at, ok=True)
+                limit.leave(permit, ok=True)
             else:
                 wait = 2.0 if outcome == "wait" else None
-                limit.leave(at, CallFailed("x", rate_limited=outcome == "crowd", wait=wait))
-        assert 1 <= limit.current <= most
+                limit.leave(permit, CallFailed("x", rate_limited=outcome == "crowd", wait=wait))
+        assert 1 <= limit.current <= maximum
         if outcome == "wait":
             before = clock.now()
             limit.leave(limit.enter(0), ok=True)

@@ -1,4 +1,4 @@
-"""Keys are taken out of what services send, however they are written there."""
+"""Keys are removed from the replies of services, in any escaping."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from strop.common.secrets import HIDDEN, key_for, one_line, redact
 from strop.errors import BadInput
 
-ODD = "sk-\"a/b+c\\d&e<f> %20'~"
-"""A key of characters that escaping changes."""
+ODD_KEY = "sk-\"a/b+c\\d&e<f> %20'~"
+"""A key with characters that are escaped."""
 
 
 def escapes(key: str) -> dict[str, str]:
-    """The key as a JSON, a URL, HTML or a dump may hold it."""
+    """Return the key as it appears in JSON, a URL, HTML or a dump."""
     return {
         "plain": key,
         "json": json.dumps(key)[1:-1],
@@ -41,21 +41,23 @@ def escapes(key: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("form", escapes(KEY))
-def test_escaped_keys(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_escaped_keys_are_redacted(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    shown = redact(f"before {escapes(KEY)[form]} after")
-    assert shown == f"before {HIDDEN} after"
+    redacted = redact(f"before {escapes(KEY)[form]} after")
+    assert redacted == f"before {HIDDEN} after"
 
 
-# A bare backslash beside an escape is no JSON, and escaping quotes and brackets alone is no HTML.
-@pytest.mark.parametrize("form", sorted({*escapes(ODD)} - {"html", "json, half"}))
-def test_keys_of_odd_characters(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", ODD)
-    assert redact(f"({escapes(ODD)[form]})") == f"({HIDDEN})"
+# A bare backslash next to an escape is not JSON; escaping only quotes and brackets is not HTML.
+@pytest.mark.parametrize("form", sorted({*escapes(ODD_KEY)} - {"html", "json, half"}))
+def test_keys_with_special_characters_are_redacted(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", ODD_KEY)
+    assert redact(f"({escapes(ODD_KEY)[form]})") == f"({HIDDEN})"
 
 
 @pytest.mark.parametrize("form", sorted({*escapes(KEY)} - {"plain"}))
-def test_the_rest_of_a_text_stays_as_it_came(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rest_of_a_text_is_unchanged(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     before, after = (json.dumps({"a": 'tab\t "quoted" \\ \x1b %41 &#65; ü'}) for _ in range(2))
     hidden = redact(f"{before} {escapes(KEY)[form]} {after} {escapes(KEY)[form]}")
@@ -66,35 +68,35 @@ def test_the_rest_of_a_text_stays_as_it_came(form: str, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
 @pytest.mark.parametrize("before", [b"", b"x", b"xy", b"Bearer "])
 @pytest.mark.parametrize("after", [b"", b"\n", b"ab", b"\xff\xff\xff"])
-def test_keys_in_base64(
+def test_keys_in_base64_are_redacted(
     encode: object, before: bytes, after: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert callable(encode)
     key = KEY + "~~?>"
     monkeypatch.setenv("STROP_API_KEY", key)
-    shown = redact(encode(before + key.encode() + after).decode())
-    assert HIDDEN in shown
-    left = shown.partition(HIDDEN)
-    assert len(left[0]) <= len(before) * 4 / 3 + 3
-    assert len(left[2]) <= len(after) * 4 / 3 + 4
+    redacted = redact(encode(before + key.encode() + after).decode())
+    assert HIDDEN in redacted
+    parts = redacted.partition(HIDDEN)
+    assert len(parts[0]) <= len(before) * 4 / 3 + 3
+    assert len(parts[2]) <= len(after) * 4 / 3 + 4
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
-def test_texts_without_keys_stay(left: str, right: str) -> None:
+def test_texts_without_keys_are_unchanged(left: str, right: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ANTHROPIC_API_KEY", KEY)
         assert redact(left) == left
         assert KEY not in redact(left + KEY + right)
 
 
-def test_words_for_a_key_stay_in_replies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers of one's own need no key and get a word."""
+def test_short_keys_are_not_redacted_from_replies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local servers need no key; users set a word instead."""
     monkeypatch.setenv("STROP_API_KEY", "ollama")
     assert redact("how to install ollama") == "how to install ollama"
     assert one_line("Incorrect key: ollama") == f"Incorrect key: {HIDDEN}"
 
 
-def test_a_long_text_of_escapes_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_texts_of_escapes_are_redacted_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STROP_API_KEY", "\\\\\\\\" + KEY)
     for text in ("\\" * 200_000, "%25" * 70_000, "&#0000" * 40_000, "\\u0073" * 40_000):
         assert redact(text)
@@ -110,7 +112,7 @@ def test_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(200_000):
         deep = [deep]
     assert one_line(deep) == "a list, nested deeply"
-    while deep:  # freeing it all at once would be as deep
+    while deep:  # freeing it at once would recurse as deeply
         deep = deep.pop()  # type: ignore[assignment]
 
 

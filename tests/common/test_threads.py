@@ -1,4 +1,4 @@
-"""The thread pool: how work is shared, which tasks are waited for."""
+"""The thread pool: how work is divided, and which tasks are awaited."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def busy() -> Iterator[list[Future[None]]]:
     release.set()
 
 
-def test_a_task_that_has_not_started_when_all_is_done_is_not_waited_for(
+def test_tasks_not_started_when_the_work_is_done_are_not_awaited(
     busy: list[Future[None]],
 ) -> None:
-    left, done = count(), []
+    pieces, done = count(), []
 
     def work() -> None:
-        while (piece := next(left)) < 10:
+        while (piece := next(pieces)) < 10:
             done.append(piece)
 
     on_each_thread(work, 10)
@@ -54,7 +54,7 @@ def test_a_task_that_has_not_started_when_all_is_done_is_not_waited_for(
     assert not any(task.done() for task in busy)
 
 
-def test_after_an_error_here_tasks_that_have_not_started_are_cancelled(
+def test_an_error_in_the_caller_cancels_tasks_not_started(
     busy: list[Future[None]],
 ) -> None:
     calls = []
@@ -71,7 +71,7 @@ def test_after_an_error_here_tasks_that_have_not_started_are_cancelled(
     assert not any(task.done() for task in busy)
 
 
-def test_an_error_on_another_thread_is_raised_here() -> None:
+def test_an_error_on_another_thread_is_raised_in_the_caller() -> None:
     started = threading.Barrier(2, timeout=60)
 
     def fail_elsewhere() -> None:
@@ -86,13 +86,15 @@ def test_an_error_on_another_thread_is_raised_here() -> None:
 
 @pytest.mark.parametrize("size", [1, 3, 4, 1001])
 def test_parts_cover_everything_once(size: int) -> None:
-    seen: list[int] = []
-    in_parts(size, lambda first, last: seen.extend(range(first, last)))
-    assert sorted(seen) == list(range(size))
+    indices: list[int] = []
+    in_parts(size, lambda first, last: indices.extend(range(first, last)))
+    assert sorted(indices) == list(range(size))
 
 
 @pytest.mark.parametrize("setting", ["two", "0", "-1", "²"])
-def test_an_invalid_number_of_threads(monkeypatch: pytest.MonkeyPatch, setting: str) -> None:
+def test_an_invalid_number_of_threads_is_refused(
+    monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("STROP_THREADS", setting)
     with pytest.raises(BadInput, match=f"STROP_THREADS={setting}"):
@@ -100,8 +102,12 @@ def test_an_invalid_number_of_threads(monkeypatch: pytest.MonkeyPatch, setting: 
 
 
 def test_blas_has_one_thread_until_the_last_caller_leaves() -> None:
-    def counts() -> set[int]:  # of numpy's; others may be loaded later
-        return {one["num_threads"] for one in threadpool_info() if "numpy" in one["filepath"]}
+    def counts() -> set[int]:  # of numpy's BLAS; others may be loaded later
+        return {
+            library["num_threads"]
+            for library in threadpool_info()
+            if "numpy" in library["filepath"]
+        }
 
     with threadpool_limits(2, user_api="blas"):
         allowed = counts()

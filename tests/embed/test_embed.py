@@ -1,4 +1,4 @@
-"""What every embedder promises, WordLlama, functions, the cache and ``load``."""
+"""The contract of every embedder, WordLlama, functions, the cache and ``load``."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ TEXTS = [
 ]
 
 
-# One contract for every embedder that runs here.
+# -- the contract of every embedder ---------------------------------------------------------
 
 
 def words(texts: list[str], kind: Kind) -> Any:
-    """A function as a user might write it: counts of characters, marked for queries."""
+    """A user's embedding function: counts of characters, with a prefix for queries."""
     rows = np.zeros((len(texts), 24))
     for row, text in zip(rows, texts, strict=True):
         for character in ("? " if kind == "query" else "") + text:
@@ -57,15 +57,15 @@ def words(texts: list[str], kind: Kind) -> Any:
 
 @pytest.fixture(scope="session")
 def makers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Callable[..., Any]]]:
-    """Ways to make each embedder, with the options that set the size of its batches."""
-    made: dict[str, Any] = {}
+    """Functions that create each embedder; an option sets its batch size."""
+    embedders: dict[str, Any] = {}
 
     def once(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
         def get(**options: Any) -> Any:
             key = name + json.dumps(options)
-            if key not in made:
-                made[key] = make(**options)
-            return made[key]
+            if key not in embedders:
+                embedders[key] = make(**options)
+            return embedders[key]
 
         return get
 
@@ -107,46 +107,46 @@ def make(request: pytest.FixtureRequest, makers: dict[str, Callable[..., Any]]) 
 
 def test_shape_type_and_length(make: Callable[..., Embedder]) -> None:
     embedder = make()
-    got = embedder.embed(TEXTS, "document")
-    assert got.shape == (len(TEXTS), embedder.dim)
-    assert got.dtype == np.float32
-    assert got.flags["C_CONTIGUOUS"]
-    np.testing.assert_allclose(np.linalg.norm(got, axis=1), 1, atol=1e-5)
+    vectors = embedder.embed(TEXTS, "document")
+    assert vectors.shape == (len(TEXTS), embedder.dim)
+    assert vectors.dtype == np.float32
+    assert vectors.flags["C_CONTIGUOUS"]
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     assert embedder.embed([], kind="query").shape == (0, embedder.dim)
     assert embedder.embed([], kind="query").dtype == np.float32
 
 
-def test_order_and_company_change_nothing(make: Callable[..., Embedder]) -> None:
+def test_vectors_do_not_depend_on_order_or_batch(make: Callable[..., Embedder]) -> None:
     embedder = make()
-    got = embedder.embed(TEXTS, "query")
+    vectors = embedder.embed(TEXTS, "query")
     order = list(range(len(TEXTS)))
     random.Random(5).shuffle(order)
     shuffled = embedder.embed([TEXTS[i] for i in order], "query")
-    np.testing.assert_allclose(shuffled, got[order], atol=1e-5)
+    np.testing.assert_allclose(shuffled, vectors[order], atol=1e-5)
     alone = np.concatenate([embedder.embed([text], "query") for text in TEXTS])
-    np.testing.assert_allclose(alone, got, atol=1e-5)
-    np.testing.assert_allclose(make(batch_size=2).embed(TEXTS, "query"), got, atol=1e-5)
+    np.testing.assert_allclose(alone, vectors, atol=1e-5)
+    np.testing.assert_allclose(make(batch_size=2).embed(TEXTS, "query"), vectors, atol=1e-5)
 
 
 def test_blank_texts_have_zero_rows(make: Callable[..., Embedder]) -> None:
-    got = make().embed(["", "text", " \n\t\u3000"], "query")
-    assert not got[[0, 2]].any()
-    assert got[1].any()
+    vectors = make().embed(["", "text", " \n\t\u3000"], "query")
+    assert not vectors[[0, 2]].any()
+    assert vectors[1].any()
     assert not make().embed([""], "document").any()
 
 
 def test_long_texts(make: Callable[..., Embedder]) -> None:
     for long in ("supersonic flow past a wing " * 3600, "ไทย" * 17000):
-        got = make().embed(["short", long], "document")
-        np.testing.assert_allclose(np.linalg.norm(got, axis=1), 1, atol=1e-5)
-        np.testing.assert_allclose(got[:1], make().embed(["short"], "document"), atol=1e-5)
+        vectors = make().embed(["short", long], "document")
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+        np.testing.assert_allclose(vectors[:1], make().embed(["short"], "document"), atol=1e-5)
 
 
-def test_kinds_differ_only_with_their_prompts(make: Callable[..., Embedder]) -> None:
+def test_kinds_differ_only_by_their_prompts(make: Callable[..., Embedder]) -> None:
     embedder = make()
     query, document = (embedder.embed(TEXTS, kind) for kind in ("query", "document"))
     if "callable" in embedder.name:
-        return  # its function sees the kind
+        return  # the function is given the kind
     same = embedder.prompt("query") == embedder.prompt("document")
     assert same == np.allclose(query, document, atol=1e-5)
 
@@ -176,13 +176,15 @@ def test_wrong_input_is_named(make: Callable[..., Embedder]) -> None:
 
 @settings(max_examples=20)
 @given(texts=st.lists(st.text(max_size=60), max_size=8))
-def test_any_texts_at_all(make: Callable[..., Embedder], texts: list[str]) -> None:
+def test_any_texts_have_unit_or_zero_vectors(
+    make: Callable[..., Embedder], texts: list[str]
+) -> None:
     embedder = make()
     if embedder.name == "minilm":
         texts = texts[:1]  # a large model for a property test
-    got = embedder.embed(texts, "document")
-    assert got.shape == (len(texts), embedder.dim)
-    norms = np.linalg.norm(got, axis=1)
+    vectors = embedder.embed(texts, "document")
+    assert vectors.shape == (len(texts), embedder.dim)
+    norms = np.linalg.norm(vectors, axis=1)
     for text, norm in zip(texts, norms, strict=True):
         assert abs(norm - bool(text.strip())) < 1e-5
 
@@ -190,11 +192,11 @@ def test_any_texts_at_all(make: Callable[..., Embedder], texts: list[str]) -> No
 def test_threads_share_an_embedder(make: Callable[..., Embedder]) -> None:
     embedder = make()
     texts = [f"{text[:80]} {i}" for i in range(2) for text in TEXTS]
-    want = embedder.embed(texts, "document")
-    got: dict[int, Any] = {}
+    expected = embedder.embed(texts, "document")
+    vectors: dict[int, Any] = {}
 
     def work(i: int) -> None:
-        got[i] = embedder.embed(texts, "document")
+        vectors[i] = embedder.embed(texts, "document")
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
     for thread in threads:
@@ -202,10 +204,10 @@ def test_threads_share_an_embedder(make: Callable[..., Embedder]) -> None:
     for thread in threads:
         thread.join()
     for i in range(4):
-        np.testing.assert_allclose(got[i], want, atol=1e-5)
+        np.testing.assert_allclose(vectors[i], expected, atol=1e-5)
 
 
-# WordLlama.
+# -- WordLlama ------------------------------------------------------------------------------
 
 REFERENCE = """
 import json, sys
@@ -236,21 +238,21 @@ def test_wordllama_equals_the_package(tmp_path: Path) -> None:
     texts = [text for text in real_texts() if not in_capitals(text)]
     (tmp_path / "texts.json").write_text(json.dumps(texts))
     arguments = [str(tmp_path / "texts.json"), str(tmp_path / "vectors.npy")]
-    # Elsewhere, since importing the package sets up logging.
+    # In another process, since importing the package sets up logging.
     subprocess.run([sys.executable, "-c", REFERENCE, *arguments], check=True, capture_output=True)
-    want = np.load(tmp_path / "vectors.npy")
-    np.testing.assert_allclose(load("wordllama").embed(texts, "document"), want, atol=1e-6)
+    expected = np.load(tmp_path / "vectors.npy")
+    np.testing.assert_allclose(load("wordllama").embed(texts, "document"), expected, atol=1e-6)
 
 
-def test_wordllama_in_blocks_and_with_a_full_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wordllama_with_small_blocks_and_a_full_table(monkeypatch: pytest.MonkeyPatch) -> None:
     from strop.embed import wordllama
 
     texts = real_texts()
-    want = load("wordllama").embed(texts, "document")
+    expected = load("wordllama").embed(texts, "document")
     monkeypatch.setattr(wordllama, "BLOCK_WORDS", 7)
     monkeypatch.setattr(wordllama, "CACHE_BYTES", 20_000)
     monkeypatch.setattr(wordllama, "WORDS_PER_ENCODING", 3)
-    np.testing.assert_allclose(load("wordllama").embed(texts, "document"), want, atol=1e-6)
+    np.testing.assert_allclose(load("wordllama").embed(texts, "document"), expected, atol=1e-6)
 
 
 WORDLLAMA: Any = load("wordllama")
@@ -258,8 +260,8 @@ WORDLLAMA: Any = load("wordllama")
 
 @settings(max_examples=200)
 @given(st.text(alphabet=st.sampled_from(" ab.,<s>/\n\u2581\u00a0éไ😀"), min_size=1, max_size=30))
-def test_wordllama_words_hold_all_tokens(text: str) -> None:
-    """The tokens of the words are the tokens that the tokenizer finds in the whole text."""
+def test_wordllama_words_have_all_tokens_of_the_text(text: str) -> None:
+    """Tokenizing word by word gives the same tokens as tokenizing the whole text."""
     from strop.embed.wordllama import split_words
 
     embedder = WORDLLAMA
@@ -272,14 +274,14 @@ def test_wordllama_words_hold_all_tokens(text: str) -> None:
 def test_wordllama_truncated() -> None:
     full, small = load("wordllama"), load("wordllama", dim=64)
     assert (small.dim, small.options) == (64, {"dim": 64})
-    want = full.embed(TEXTS, "query")[:, :64]
-    want /= np.linalg.norm(want, axis=1, keepdims=True)
-    np.testing.assert_allclose(small.embed(TEXTS, "query"), want, atol=1e-6)
+    expected = full.embed(TEXTS, "query")[:, :64]
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(small.embed(TEXTS, "query"), expected, atol=1e-6)
     with pytest.raises(BadInput, match="100"):
         load("wordllama", dim=100)
 
 
-def test_a_book_among_abstracts_does_not_fill_the_memory() -> None:
+def test_a_long_text_among_short_ones_uses_little_memory() -> None:
     import tracemalloc
 
     book = "in the beginning there was a very long document " * 20_000  # 1 MB
@@ -292,7 +294,7 @@ def test_a_book_among_abstracts_does_not_fill_the_memory() -> None:
     assert peak < 60e6  # padded to the longest text, the batch would take 9 GB
 
 
-def test_importing_and_loading_is_light() -> None:
+def test_importing_and_loading_imports_no_heavy_package() -> None:
     code = """
 import logging, sys
 import strop.embed
@@ -305,7 +307,7 @@ assert not logging.getLogger().handlers
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-# Functions and objects of the user.
+# -- functions and objects of the user ------------------------------------------------------
 
 
 def test_functions_with_and_without_kind() -> None:
@@ -318,8 +320,8 @@ def test_functions_with_and_without_kind() -> None:
         kinds.append(kind)
         return plain(texts)
 
-    got = load(plain).embed(["abc"], "query")
-    np.testing.assert_allclose(got, [[3 / 10**0.5, 1 / 10**0.5]], rtol=1e-6)
+    vectors = load(plain).embed(["abc"], "query")
+    np.testing.assert_allclose(vectors, [[3 / 10**0.5, 1 / 10**0.5]], rtol=1e-6)
     load(with_kind).embed(["abc"], kind="document")
     assert kinds == ["document"]
     assert load(plain).dim == 2
@@ -341,12 +343,12 @@ def test_functions_with_and_without_kind() -> None:
         (np.zeros((2, 0)), "length 0"),
     ],
 )
-def test_what_functions_may_not_return(result: Any, message: str) -> None:
+def test_invalid_results_of_functions_are_refused(result: Any, message: str) -> None:
     with pytest.raises(StropError, match=message):
         load(lambda texts: result, name="mine").embed(["a", "b"], "query")
 
 
-def test_functions_that_change_their_mind() -> None:
+def test_a_function_that_changes_its_dimension_is_refused() -> None:
     lengths = iter([3, 4])
     embedder = load(lambda texts: np.ones((len(texts), next(lengths))))
     embedder.embed(["a"], "query")
@@ -363,17 +365,17 @@ def test_functions_that_change_their_mind() -> None:
         max_size=5,
     )
 )
-def test_unit_rows_of_any_numbers(rows: list[list[float]]) -> None:
+def test_vectors_of_any_numbers_are_normalized(rows: list[list[float]]) -> None:
     for dtype in (np.float32, np.float64):
         raw = np.array(rows, dtype)
-        kept = raw.copy()
-        got = checked_vectors(raw, len(rows), "x")
-        np.testing.assert_array_equal(raw, kept)
-        norms = np.linalg.norm(got.astype(np.float64), axis=1)
+        original = raw.copy()
+        vectors = checked_vectors(raw, len(rows), "x")
+        np.testing.assert_array_equal(raw, original)
+        norms = np.linalg.norm(vectors.astype(np.float64), axis=1)
         assert np.all((abs(norms - 1) < 1e-5) | ((norms == 0) & ~raw.any(axis=1)))
 
 
-def test_load_refuses_what_is_no_embedder() -> None:
+def test_load_refuses_invalid_embedders() -> None:
     with pytest.raises(BadInput, match="contriever or mcontriever"):
         load("contriver")
     with pytest.raises(BadInput, match=r"wordllama, minilm, st:.*api:.*e5-mistral"):
@@ -408,11 +410,11 @@ def test_load_refuses_what_is_no_embedder() -> None:
     assert load(embedder) is embedder
 
 
-# The cache.
+# -- the cache ------------------------------------------------------------------------------
 
 
 class Counting:
-    """Embeds by counting, and counts what it is asked for."""
+    """An embedder that counts characters and records the texts it embeds."""
 
     name = "counting"
     revision = "1"
@@ -422,13 +424,13 @@ class Counting:
         self.options = options
         self.prompts = {"query": "", "document": ""}
         self.unkeyed_options = frozenset({"speed"})
-        self.asked: list[str] = []
+        self.embedded: list[str] = []
 
     def prompt(self, kind: Kind) -> str:
         return self.prompts[kind]
 
     def embed(self, texts: Any, kind: Kind) -> Any:
-        self.asked += texts
+        self.embedded += texts
         return checked_vectors(words(list(texts), kind), len(texts), self.name) if texts else []
 
 
@@ -437,19 +439,19 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "deep" / "er" / "vectors.sqlite"
 
 
-def test_cache_asks_once_for_each_text(file: Path) -> None:
+def test_cache_embeds_each_text_once(file: Path) -> None:
     inner = Counting()
     cached = CachedEmbedder(inner, file)
     first = cached.embed(["a", "b", "a"], "document")
-    assert sorted(inner.asked) == ["a", "b"]
+    assert sorted(inner.embedded) == ["a", "b"]
     assert cached.misses == 2
     second = CachedEmbedder(inner, file).embed(["b", "c", "a"], "document")
-    assert inner.asked[2:] == ["c"]
+    assert inner.embedded[2:] == ["c"]
     np.testing.assert_array_equal(second[[2, 0]], first[:2])
     np.testing.assert_array_equal(second, Counting().embed(["b", "c", "a"], "document"))
 
 
-def test_cache_passes_everything_through(file: Path) -> None:
+def test_a_cached_embedder_has_the_attributes_of_its_embedder(file: Path) -> None:
     inner = Counting(task="x")
     inner.prompts["query"] = "q: "
     cached = CachedEmbedder(inner, file)
@@ -458,12 +460,12 @@ def test_cache_passes_everything_through(file: Path) -> None:
     assert cached.prompt("query") == "q: "
 
 
-def test_cache_keys_cover_all_that_changes_a_vector(file: Path) -> None:
-    def asks(change: Callable[[Counting], None], kind: Kind = "document") -> bool:
+def test_cache_keys_cover_everything_that_changes_a_vector(file: Path) -> None:
+    def computes(change: Callable[[Counting], None], kind: Kind = "document") -> bool:
         inner = Counting(task="x")
         change(inner)
         CachedEmbedder(inner, file).embed(["text"], kind)
-        return bool(inner.asked)
+        return bool(inner.embedded)
 
     def setter(attribute: str, value: Any) -> Callable[[Counting], None]:
         return lambda inner: setattr(inner, attribute, value)
@@ -480,10 +482,10 @@ def test_cache_keys_cover_all_that_changes_a_vector(file: Path) -> None:
         "shifted": shifted,
     }
     for name, change in changes.items():
-        assert asks(change), name
-        assert not asks(change), name
-    assert asks(changes["nothing"], "query")
-    assert not asks(setter("options", {"task": "x", "speed": "fast"}))
+        assert computes(change), name
+        assert not computes(change), name
+    assert computes(changes["nothing"], "query")
+    assert not computes(setter("options", {"task": "x", "speed": "fast"}))
 
 
 def test_cache_keys_are_unambiguous(file: Path) -> None:
@@ -494,13 +496,13 @@ def test_cache_keys_are_unambiguous(file: Path) -> None:
     cached.embed(["c"], "query")
     inner.prompts["query"] = "a"
     cached.embed(["bc"], "query")
-    assert inner.asked == ["c", "bc"]
+    assert inner.embedded == ["c", "bc"]
 
 
-def test_cache_commits_as_it_goes(file: Path) -> None:
+def test_cache_commits_during_a_run(file: Path) -> None:
     class Failing(Counting):
         def embed(self, texts: Any, kind: Kind) -> Any:
-            if len(self.asked) >= 512:
+            if len(self.embedded) >= 512:
                 raise StropError("enough")
             return super().embed(texts, kind)
 
@@ -509,7 +511,7 @@ def test_cache_commits_as_it_goes(file: Path) -> None:
         CachedEmbedder(Failing(), file).embed(texts, "document")
     again = Counting()
     CachedEmbedder(again, file).embed(texts, "document")
-    assert len(again.asked) == 1000 - 512
+    assert len(again.embedded) == 1000 - 512
 
 
 KILLED = """
@@ -540,19 +542,19 @@ def test_cache_survives_a_kill(file: Path) -> None:
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
     assert rows_in(file) >= 512
-    asked: list[str] = []
+    embedded: list[str] = []
 
     def fast(texts: list[str]) -> list[list[float]]:
-        asked.extend(texts)
+        embedded.extend(texts)
         return [[len(text), 1.0] for text in texts]
 
     texts = [f"text {i}" for i in range(99999)]
     texts.sort(key=len)
     before = rows_in(file)
     cached = CachedEmbedder(load(fast, name="slow"), file)
-    got = cached.embed(texts[:2000], "query")
-    assert len(asked) == max(0, 2000 - before)
-    assert got.shape == (2000, 2)
+    vectors = cached.embed(texts[:2000], "query")
+    assert len(embedded) == max(0, 2000 - before)
+    assert vectors.shape == (2000, 2)
 
 
 def rows_in(file: Path) -> int:
@@ -579,7 +581,7 @@ for i in range(40):
 """
 
 
-def test_cache_shared_by_processes_and_threads(file: Path) -> None:
+def test_cache_is_shared_by_processes_and_threads(file: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", SHARED, str(file)]
     processes = [subprocess.Popen(command) for _ in range(3)]
     assert [process.wait() for process in processes] == [0, 0, 0]
@@ -609,31 +611,29 @@ def other_table(file: Path) -> None:
     connection.close()
 
 
-def in_the_way(file: Path) -> None:
+def parent_is_a_file(file: Path) -> None:
     file.parent.parent.write_bytes(b"a file where a folder should be")
 
 
-def no_file(file: Path) -> None:
+def is_a_folder(file: Path) -> None:
     file.mkdir(parents=True)
 
 
-@pytest.mark.parametrize("harm", [damaged, other_table, in_the_way, no_file])
-def test_a_cache_that_cannot_be_used_costs_one_warning(
-    file: Path, harm: Callable[[Path], None]
-) -> None:
-    harm(file)
+@pytest.mark.parametrize("damage", [damaged, other_table, parent_is_a_file, is_a_folder])
+def test_an_unusable_cache_gives_one_warning(file: Path, damage: Callable[[Path], None]) -> None:
+    damage(file)
     cached = CachedEmbedder(Counting(), file)
     with pytest.warns(UserWarning, match="continuing without the cache") as caught:
-        got = cached.embed(["a", "b"], "query")
+        vectors = cached.embed(["a", "b"], "query")
     assert len(caught) == 1
     assert caught[0].filename == __file__
-    np.testing.assert_array_equal(got, Counting().embed(["a", "b"], "query"))
+    np.testing.assert_array_equal(vectors, Counting().embed(["a", "b"], "query"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         cached.embed(["c"], "query")
 
 
-def test_a_cache_damaged_in_the_middle(file: Path) -> None:
+def test_a_damaged_cache_is_ignored(file: Path) -> None:
     texts = [f"text {i}" for i in range(2000)]
     CachedEmbedder(Counting(), file).embed(texts, "query")
     content = bytearray(file.read_bytes())
@@ -641,20 +641,20 @@ def test_a_cache_damaged_in_the_middle(file: Path) -> None:
         content[i : i + 200] = b"\xff" * 200
     file.write_bytes(content)
     with pytest.warns(UserWarning, match="without the cache"):
-        got = CachedEmbedder(Counting(), file).embed(texts, "query")
-    np.testing.assert_array_equal(got, Counting().embed(texts, "query"))
+        vectors = CachedEmbedder(Counting(), file).embed(texts, "query")
+    np.testing.assert_array_equal(vectors, Counting().embed(texts, "query"))
 
 
-def test_a_locked_and_a_full_cache(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_or_full_cache_is_ignored(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "BUSY_SECONDS", 0.05)
     CachedEmbedder(Counting(), file).embed(["a"], "query")
     lock = sqlite3.connect(file, isolation_level=None)
     lock.execute("BEGIN IMMEDIATE")
     with pytest.warns(UserWarning, match="locked"):
-        got = CachedEmbedder(Counting(), file).embed(["a", "b"], "query")
+        vectors = CachedEmbedder(Counting(), file).embed(["a", "b"], "query")
     lock.execute("ROLLBACK")
     lock.close()
-    np.testing.assert_array_equal(got, Counting().embed(["a", "b"], "query"))
+    np.testing.assert_array_equal(vectors, Counting().embed(["a", "b"], "query"))
 
     connect = cache.Cache.connect
 
@@ -666,22 +666,22 @@ def test_a_locked_and_a_full_cache(file: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(cache.Cache, "connect", tiny)
     texts = [f"text {i}" for i in range(600)]
     with pytest.warns(UserWarning, match="full"):
-        got = CachedEmbedder(Counting(), file).embed(texts, "query")
-    np.testing.assert_array_equal(got, Counting().embed(texts, "query"))
+        vectors = CachedEmbedder(Counting(), file).embed(texts, "query")
+    np.testing.assert_array_equal(vectors, Counting().embed(texts, "query"))
 
 
-def test_vectors_of_another_length_under_the_same_name(file: Path) -> None:
-    was, changed = (
+def test_cached_vectors_of_another_dimension_are_ignored(file: Path) -> None:
+    first, changed = (
         CachedEmbedder(load(lambda texts, dim=dim: np.ones((len(texts), dim)), name="f"), file)
         for dim in (3, 4)
     )
-    was.embed(["a"], "query")
+    first.embed(["a"], "query")
     with pytest.warns(UserWarning, match="another length"):
-        got = changed.embed(["a", "b"], "query")
-    assert got.shape == (2, 4)
+        vectors = changed.embed(["a", "b"], "query")
+    assert vectors.shape == (2, 4)
 
 
-def test_what_load_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_load_caches_named_functions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("STROP_CACHE", str(tmp_path))
     assert not isinstance(load("wordllama", cache=True), CachedEmbedder)
     assert not isinstance(load(words, cache=True), CachedEmbedder), "lambdas look alike"
@@ -695,13 +695,13 @@ def test_what_load_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert not isinstance(load(words, name="words", cache=True), CachedEmbedder)
 
 
-def test_a_file_is_no_cache_folder(tmp_path: Path) -> None:
+def test_the_cache_option_must_be_true_or_false(tmp_path: Path) -> None:
     for file in (tmp_path / "vectors.sqlite", str(tmp_path), None, 1):
         with pytest.raises(BadInput, match="cache must be True or False"):
             load(words, name="words", cache=file)  # type: ignore[arg-type]
 
 
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_location_of_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("STROP_CACHE", raising=False)
     if sys.platform == "win32":
         monkeypatch.setenv("LOCALAPPDATA", str(tmp_path))
@@ -722,8 +722,8 @@ def test_nothing_is_logged(caplog: pytest.LogCaptureFixture, file: Path) -> None
 # -- tokens --------------------------------------------------------------------------------------
 
 
-def test_every_family_counts_tokens(make: Callable[..., Any]) -> None:
-    """Also behind what a model reads; more text has more of them."""
+def test_every_embedder_counts_tokens(make: Callable[..., Any]) -> None:
+    """Also beyond the model's window. A longer text has more tokens."""
     embedder = make()
     counts = embedder.count_tokens(["", "word", "word two three", "word " * 1000])
     assert counts[0] <= 1
@@ -734,12 +734,12 @@ def test_every_family_counts_tokens(make: Callable[..., Any]) -> None:
 
 
 @given(st.text())
-def test_wordllama_counts_the_tokens_of_its_tokenizer(text: str) -> None:
+def test_wordllama_counts_tokens_as_its_tokenizer(text: str) -> None:
     text = text.encode("utf-8", "replace").decode()
     encoded = WORDLLAMA.tokenizer.encode(text, add_special_tokens=False)
     assert abs(WORDLLAMA.count_tokens([text])[0] - len(encoded.ids)) <= 1
 
 
-def test_an_embedder_that_cannot_count_is_helped() -> None:
-    cannot: Any = object()
-    assert token_counter(cannot)(["", "a b c", "abcdefgh", "äöü"]) == [0, 3, 2, 2]
+def test_tokens_are_estimated_for_embedders_without_a_counter() -> None:
+    embedder: Any = object()
+    assert token_counter(embedder)(["", "a b c", "abcdefgh", "äöü"]) == [0, 3, 2, 2]

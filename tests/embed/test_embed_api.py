@@ -41,9 +41,9 @@ def api(server: Server, **options: Any) -> Any:
     return load("api:m", **{"base_url": server.url, "backoff": 0.001, "timeout": 5.0, **options})
 
 
-def test_sends_what_the_protocol_asks_for(server: Server) -> None:
-    got = api(server).embed(["one", "two"], "document")
-    np.testing.assert_allclose(got, expected(["one", "two"]), atol=1e-6)
+def test_requests_follow_the_protocol(server: Server) -> None:
+    vectors = api(server).embed(["one", "two"], "document")
+    np.testing.assert_allclose(vectors, expected(["one", "two"]), atol=1e-6)
     assert server.requests == [{"model": "m", "input": ["one", "two"], "encoding_format": "float"}]
     assert server.paths == ["/v1/embeddings"]
     assert "authorization" not in {name.lower() for name in server.headers[0]}
@@ -67,7 +67,7 @@ def test_prompts_input_type_and_dimensions_are_sent(server: Server) -> None:
     assert (embedder.prompt("query"), embedder.prompt("document")) == ("q: ", "")
 
 
-def test_base64_and_shuffled_answers(server: Server) -> None:
+def test_base64_and_shuffled_replies_are_read(server: Server) -> None:
     def shuffled(handler: Handler, body: dict[str, Any]) -> None:
         data = items(body["input"])
         for item in data:
@@ -80,7 +80,7 @@ def test_base64_and_shuffled_answers(server: Server) -> None:
     np.testing.assert_allclose(api(server).embed(texts, "query"), expected(texts), atol=1e-6)
 
 
-def test_answers_without_index_are_in_order(server: Server) -> None:
+def test_replies_without_index_are_read_in_order(server: Server) -> None:
     server.default = lambda handler, body: handler.reply(
         200, {"data": [{"embedding": vector(text)} for text in body["input"]]}
     )
@@ -89,43 +89,43 @@ def test_answers_without_index_are_in_order(server: Server) -> None:
     )
 
 
-# How calls are repeated, and for how long, is tested in tests/lm/test_services.py.
+# Retries and their waits are tested in tests/lm/test_services.py.
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 504])
-def test_passing_failures_are_repeated(server: Server, status: int) -> None:
+def test_retryable_failures_are_repeated(server: Server, status: int) -> None:
     server.script = [answer(status, {"error": {"message": "not now"}})] * 2
     np.testing.assert_allclose(api(server).embed(["a"], "query"), expected(["a"]), atol=1e-6)
     assert len(server.requests) == 3
 
 
-def test_gives_up_in_the_end_and_says_what_came(server: Server) -> None:
+def test_after_the_last_retry_the_error_quotes_the_reply(server: Server) -> None:
     server.default = answer(503, {"error": {"message": "overloaded, sorry"}})
     with pytest.raises(ServiceError, match=r"127\.0\.0\.1.*503.*overloaded, sorry.*3 tries"):
         api(server, retries=2).embed(["a"], "query")
     assert len(server.requests) == 3
 
 
-def test_a_server_that_hangs_is_tried_again(server: Server) -> None:
+def test_a_request_that_times_out_is_repeated(server: Server) -> None:
     done = threading.Event()
 
     def hang(handler: Handler, body: dict[str, Any]) -> None:
         done.wait(60)
 
     server.script = [hang]
-    got = api(server, timeout=1.0).embed(["a"], "query")
+    vectors = api(server, timeout=1.0).embed(["a"], "query")
     assert not done.is_set()
     done.set()
-    np.testing.assert_allclose(got, expected(["a"]), atol=1e-6)
+    np.testing.assert_allclose(vectors, expected(["a"]), atol=1e-6)
 
 
-def test_a_very_long_pause_is_an_error(server: Server) -> None:
+def test_a_very_long_retry_after_is_an_error(server: Server) -> None:
     server.script = [answer(429, {}, Retry_After="86400")]
     with pytest.raises(ServiceError, match=r"86,400 seconds; resume"):
         api(server).embed(["a"], "query")
 
 
-def test_a_server_that_is_not_there() -> None:
+def test_an_unreachable_server_is_an_error() -> None:
     embedder = load("api:m", base_url="http://127.0.0.1:9/v1", retries=1, backoff=0.001)
     with pytest.raises(ServiceError, match=r"127\.0\.0\.1:9 cannot be reached.*2 tries"):
         embedder.embed(["a"], "query")
@@ -149,7 +149,9 @@ def test_a_server_that_is_not_there() -> None:
         ({"data": "x" * 5000}, "did not send embeddings"),
     ],
 )
-def test_answers_that_make_no_sense(server: Server, content: Any, message: str) -> None:
+def test_malformed_replies_are_retried_and_reported(
+    server: Server, content: Any, message: str
+) -> None:
     server.default = answer(200, content)
     with pytest.raises(ServiceError, match=message) as caught:
         api(server).embed(["a"], "query")
@@ -161,7 +163,7 @@ def test_answers_that_make_no_sense(server: Server, content: Any, message: str) 
     np.testing.assert_allclose(api(server).embed(["a"], "query"), expected(["a"]), atol=1e-6)
 
 
-def test_vectors_that_change_their_length(server: Server) -> None:
+def test_vectors_of_another_dimension_are_refused(server: Server) -> None:
     embedder = api(server)
     embedder.embed(["a"], "query")
     server.default = answer(200, {"data": [{"index": 0, "embedding": [1.0, 2.0]}]})
@@ -169,7 +171,7 @@ def test_vectors_that_change_their_length(server: Server) -> None:
         embedder.embed(["b"], "query")
 
 
-def test_nan_from_a_server_is_named(server: Server) -> None:
+def test_nan_from_a_server_is_retried_and_reported(server: Server) -> None:
     server.script = [answer(200, b'{"data": [{"index": 0, "embedding": [NaN, 1.0]}]}')]
     np.testing.assert_allclose(api(server).embed(["a"], "query"), expected(["a"]), atol=1e-6)
     server.default = answer(200, b'{"data": [{"index": 0, "embedding": [NaN, 1.0]}]}')
@@ -178,7 +180,7 @@ def test_nan_from_a_server_is_named(server: Server) -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_refused_key_fails_at_once_and_is_not_shown(
+def test_a_refused_key_fails_at_once_and_is_not_printed(
     server: Server, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
@@ -188,11 +190,11 @@ def test_a_refused_key_fails_at_once_and_is_not_shown(
         embedder.embed(["a"], "query")
     assert len(server.requests) == 1
     assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
-    for shown in (str(caught.value), repr(embedder), json.dumps(embedder.options)):
-        assert KEY not in shown
+    for output in (str(caught.value), repr(embedder), json.dumps(embedder.options)):
+        assert KEY not in output
 
 
-def test_strop_api_key_comes_first(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strop_api_key_has_priority(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "other")
     monkeypatch.setenv("STROP_API_KEY", KEY)
     api(server).embed(["a"], "query")
@@ -200,7 +202,7 @@ def test_strop_api_key_comes_first(server: Server, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
-def test_one_text_too_long_is_found_and_named(server: Server, status: int) -> None:
+def test_a_text_that_is_too_long_is_found_and_named(server: Server, status: int) -> None:
     def picky(handler: Handler, body: dict[str, Any]) -> None:
         if any(len(text) > 1000 for text in body["input"]):
             handler.reply(status, {"error": {"message": "maximum context length exceeded"}})
@@ -215,9 +217,9 @@ def test_one_text_too_long_is_found_and_named(server: Server, status: int) -> No
     assert {"text 0", "text 4"} <= set(server.sent)
 
     server.requests.clear()
-    got = api(server, max_chars=1000).embed(texts, "document")
+    vectors = api(server, max_chars=1000).embed(texts, "document")
     cut = [text[:1000] for text in texts]
-    np.testing.assert_allclose(got, expected(cut), atol=1e-6)
+    np.testing.assert_allclose(vectors, expected(cut), atol=1e-6)
 
 
 def test_batches_too_large_for_the_server_are_halved(server: Server) -> None:
@@ -232,7 +234,7 @@ def test_batches_too_large_for_the_server_are_halved(server: Server) -> None:
     np.testing.assert_allclose(api(server).embed(texts, "query"), expected(texts), atol=1e-6)
 
 
-def test_batches_are_bounded_in_number_and_characters(server: Server) -> None:
+def test_batches_are_limited_in_texts_and_characters(server: Server) -> None:
     texts = [f"text {i}" for i in range(10)] + ["x" * 150_000, "y" * 150_000, "z"]
     api(server, batch_size=4).embed(texts, "query")
     sizes = sorted(len(request["input"]) for request in server.requests)
@@ -241,34 +243,34 @@ def test_batches_are_bounded_in_number_and_characters(server: Server) -> None:
 
 
 def test_blank_texts_are_never_sent(server: Server) -> None:
-    got = api(server).embed(["", "a", " \n\t"], "query")
+    vectors = api(server).embed(["", "a", " \n\t"], "query")
     assert server.sent == ["a"]
-    assert not got[[0, 2]].any()
-    np.testing.assert_allclose(got[1:2], expected(["a"]), atol=1e-6)
+    assert not vectors[[0, 2]].any()
+    np.testing.assert_allclose(vectors[1:2], expected(["a"]), atol=1e-6)
 
 
-def test_concurrency_is_used_and_bounded(server: Server) -> None:
-    three = threading.Barrier(3, timeout=60)
+def test_concurrency_is_used_and_limited(server: Server) -> None:
+    barrier = threading.Barrier(3, timeout=60)
 
     def together(handler: Handler, body: dict[str, Any]) -> None:
-        three.wait()
+        barrier.wait()
         good(handler, body)
 
     server.default = together
     texts = [f"text {i}" for i in range(24)]
-    got = api(server, batch_size=2, concurrency=3).embed(texts, "query")
-    np.testing.assert_allclose(got, expected(texts), atol=1e-6)
+    vectors = api(server, batch_size=2, concurrency=3).embed(texts, "query")
+    np.testing.assert_allclose(vectors, expected(texts), atol=1e-6)
     assert server.most_active == 3
 
 
-def test_a_failure_stops_what_has_not_begun(server: Server) -> None:
+def test_a_failure_cancels_requests_not_yet_sent(server: Server) -> None:
     server.default = answer(401, {"error": {"message": "no"}})
     with pytest.raises(ServiceError):
         api(server, batch_size=1, concurrency=2).embed([f"t {i}" for i in range(50)], "query")
     assert len(server.requests) < 10
 
 
-def test_a_failure_ends_the_waiting_of_others(server: Server) -> None:
+def test_a_failure_ends_the_waits_of_other_requests(server: Server) -> None:
     def by_text(handler: Handler, body: dict[str, Any]) -> None:
         if body["input"] == ["bad"]:
             time.sleep(0.1)
@@ -283,7 +285,7 @@ def test_a_failure_ends_the_waiting_of_others(server: Server) -> None:
     assert time.monotonic() - start < 30
 
 
-def test_dim_is_learnt_once_and_with_a_word(server: Server) -> None:
+def test_dim_is_found_by_one_request(server: Server) -> None:
     embedder = api(server)
     assert not server.requests
     assert embedder.dim == DIM
@@ -293,9 +295,7 @@ def test_dim_is_learnt_once_and_with_a_word(server: Server) -> None:
     assert len(server.requests) == 1
 
 
-def test_options_make_the_same_embedder_again(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_recreate_the_embedder(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
     first = load("api:m", prompts={"query": "q: "}, batch_size=3, max_chars=50)
     assert first.options["base_url"] == server.url
@@ -306,7 +306,7 @@ def test_options_make_the_same_embedder_again(
     np.testing.assert_array_equal(again.embed(texts, "query"), first.embed(texts, "query"))
 
 
-def test_the_transport_is_a_seam() -> None:
+def test_the_transport_can_be_replaced() -> None:
     def respond(request: httpx.Request) -> httpx.Response:
         assert request.url == "https://api.openai.com/v1/embeddings"
         return httpx.Response(200, json={"data": items(json.loads(request.content)["input"])})
@@ -329,6 +329,6 @@ def test_the_transport_is_a_seam() -> None:
         ({"model": "x"}, "has no option 'model'"),
     ],
 )
-def test_wrong_options(options: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         load("api:m", **options)

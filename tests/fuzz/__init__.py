@@ -1,1 +1,1 @@
-"""Fuzzing of everything that reads bytes from outside."""
+"""Fuzzing of everything that parses bytes from files and services."""

@@ -1,4 +1,4 @@
-"""Seeded mutation of bytes: the same number gives the same input on every machine."""
+"""Seeded mutations of bytes: equal seeds give equal inputs on every machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def mutations(seeds: Sequence[bytes], count: int, seed: int = 0) -> Iterator[byt
 
 
 def _change(random_: random.Random, data: bytes, other: bytes) -> bytes:
-    """Delete, repeat, insert, flip, or cross two inputs over."""
+    """Delete, repeat, insert, replace or flip bytes, or cross two inputs over."""
     first, last = sorted(random_.randint(0, len(data)) for _ in range(2))
     at = random_.randint(0, len(other))
     kind = random_.randrange(6)

@@ -1,7 +1,7 @@
-"""Fuzzing for long: ``python tests/fuzz/run.py [--inputs 100000] [TARGET ...]``.
+"""A long fuzzing run: ``python tests/fuzz/run.py [--inputs 100000] [TARGET ...]``.
 
-With atheris installed the inputs are guided by coverage, each target in a process of its own.
-Without it they are seeded mutations of the same seeds. A finding is printed and kept in a file.
+With atheris installed, coverage guides the inputs, and each target runs in its own process.
+Without it, the inputs are seeded mutations. Each finding is printed and stored in a file.
 The last line is JSON: inputs and findings by target.
 """
 
@@ -20,11 +20,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fuzz.mutate import mutations
 
-FOUND = Path("fuzz-findings")
+FINDINGS = Path("fuzz-findings")
 
 
 def run_mutations(name: str, inputs: int) -> int:
-    """Run a target on seeded mutations; return the number of findings that differ."""
+    """Run a target on seeded mutations; return the number of distinct findings."""
     from fuzz.targets import SEEDS, TARGETS, accepts
 
     places: set[str] = set()
@@ -35,8 +35,8 @@ def run_mutations(name: str, inputs: int) -> int:
             place = str(traceback.extract_tb(error.__traceback__)[-1])
             if place not in places:
                 places.add(place)
-                FOUND.mkdir(exist_ok=True)
-                (FOUND / f"{name}-{len(places)}").write_bytes(data)
+                FINDINGS.mkdir(exist_ok=True)
+                (FINDINGS / f"{name}-{len(places)}").write_bytes(data)
                 print(f"{name}: {type(error).__name__}: {error}\n  {place}\n  {data[:200]!r}")
     return len(places)
 
@@ -45,25 +45,28 @@ def run_atheris(name: str, inputs: int) -> int:
     """Run a target under atheris, which ends the process at the first finding; return 0 or 1."""
     from fuzz.targets import SEEDS
 
-    FOUND.mkdir(exist_ok=True)
+    FINDINGS.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as corpus:
         for at, seed in enumerate(SEEDS[name]):
             (Path(corpus) / str(at)).write_bytes(seed)
         command = [
             sys.executable, __file__, "--guided", name, corpus, f"-runs={inputs}", "-seed=1",
             "-rss_limit_mb=4096", "-timeout=60", "-max_len=20000",
-            f"-artifact_prefix={FOUND}/{name}-",
+            f"-artifact_prefix={FINDINGS}/{name}-",
         ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
+        result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
         print(
-            f"{name}:", *done.stdout.splitlines()[-15:], *done.stderr.splitlines()[-15:], sep="\n  "
+            f"{name}:",
+            *result.stdout.splitlines()[-15:],
+            *result.stderr.splitlines()[-15:],
+            sep="\n  ",
         )
-    return int(done.returncode != 0)
+    return int(result.returncode != 0)
 
 
 def guided(name: str, options: list[str]) -> None:
-    """Be the process that atheris runs a target in."""
+    """Run a target under atheris, in this process."""
     import atheris
 
     with atheris.instrument_imports(include=["strop"]):

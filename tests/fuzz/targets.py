@@ -1,4 +1,4 @@
-"""What is fuzzed: readers of files and replies. Each target takes bytes and returns nothing.
+"""The fuzz targets: readers of files and replies. Each takes bytes and returns nothing.
 
 A target may refuse its input with strop's own error. Any other exception is a finding.
 ``SEEDS`` has valid inputs for each target; inputs that once failed are added to them.
@@ -45,17 +45,17 @@ def accepts(target: Target, data: bytes) -> bool:
     """Run a target; return False if it refused the input with strop's own error."""
     try:
         target(data)
-    except (StropError, CallFailed):  # the second is how a single call to a service ends
+    except (StropError, CallFailed):  # CallFailed is the error of a single call to a service
         return False
     return True
 
 
 @cache
 def _folder() -> Path:
-    """A folder for inputs that are read as files, in memory where the system has such a place."""
+    """A folder for input files, in memory if the system has /dev/shm."""
     shared = "/dev/shm"
-    place = shared if os.access(shared, os.W_OK) else None
-    _folder.keeper = tempfile.TemporaryDirectory(dir=place)  # type: ignore[attr-defined]
+    folder = shared if os.access(shared, os.W_OK) else None
+    _folder.keeper = tempfile.TemporaryDirectory(dir=folder)  # type: ignore[attr-defined]
     return Path(_folder.keeper.name)  # type: ignore[attr-defined]
 
 
@@ -104,7 +104,7 @@ def query_lists(data: bytes) -> None:
 
 
 def dataset(data: bytes) -> None:
-    """The input is cut into the two files of a dataset at the first zero byte."""
+    """The first zero byte separates the two files of a dataset."""
     folder = _folder() / "dataset"
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
     first, _, second = data.partition(b"\0")
@@ -117,7 +117,7 @@ def dataset(data: bytes) -> None:
 
 
 def reply(data: bytes) -> None:
-    """The first byte chooses the prompt and whether the reply was cut off."""
+    """The first byte selects the prompt and whether the reply is truncated."""
     choice = data[0] if data else 0
     parsed = parse_reply(
         _text(data[1:]), PROMPTS[choice % len(PROMPTS)], truncated=choice > 127, references=5
@@ -137,7 +137,7 @@ def method(data: bytes) -> None:
 
 
 def condition(data: bytes) -> None:
-    """A filter of the command line: what is read can be applied."""
+    """A filter of the command line: it is parsed and applied."""
     matches(read_filter(read_condition(_text(data))), "a", {"year": 2020, "tags": ["a", None]})
 
 
@@ -163,7 +163,7 @@ class Service:
                     connection.shutdown(socket.SHUT_WR)
                     while connection.recv(65536):
                         pass
-            except OSError:  # the client has had enough
+            except OSError:  # the client closed the connection
                 pass
 
 
@@ -173,7 +173,7 @@ def _service() -> Service:
 
 
 def http_stream(data: bytes) -> None:
-    """The input is what a service sends, status line and headers included."""
+    """The input is a reply of a service, with status line and headers."""
     service = _service()
     service.answer = data
     with Client(service.url, {}, 60) as client:
@@ -196,7 +196,7 @@ def anthropic_body(data: bytes) -> None:
 
 
 def error_body(data: bytes) -> None:
-    """What a service says when it refuses: a status from the first byte, then a body."""
+    """An error reply of a service: the status from the first byte, then a body."""
     client = Client("http://service", {}, 60)
     status = 400 + (data[0] if data else 0)
     raise client.refused(status, client.parsed(data[1:]), {"retry-after": _text(data[1:40])})

@@ -1,4 +1,4 @@
-"""Analyses: each point is what the evaluation says, each file is there and can be read."""
+"""Analyses: each point equals an evaluation; every file is written and can be read."""
 
 from __future__ import annotations
 
@@ -21,61 +21,61 @@ from strop.research.perplexity import PerplexitySettings, perplexities
 pytestmark = pytest.mark.usefixtures("without_words")
 
 
-def test_a_sweep_is_what_evaluate_says(index: Path, dataset: Path) -> None:
+def test_a_sweep_equals_separate_evaluations(index: Path, dataset: Path) -> None:
     with Index.open(index) as opened:
-        found = sweep(opened, read_dataset(dataset), "alpha", sets=["simple"])
+        result = sweep(opened, read_dataset(dataset), "alpha", sets=["simple"])
         specs = ["trad", "sharp:alpha=2:T=0.1:sets=simple", "sharp:alpha=2:T=1:sets=simple"]
         report = evaluate(opened, dataset, specs)
     value = {spec: 100 * report.results[spec]["nDCG@10"] for spec in specs}
-    assert found.plain == pytest.approx(value["trad"])
-    points = {(point.fixed, point.x): point for point in found.points}
+    assert result.plain == pytest.approx(value["trad"])
+    points = {(point.fixed, point.x): point for point in result.points}
     assert tuple(x for label, x in points if label == "T = 1") == ALPHAS
     assert points["T = 0.1", 2.0].value == pytest.approx(value[specs[1]])
     assert points["T = 1", 2.0].value == pytest.approx(value[specs[2]])
     zero = points["T = 1", 0.0]
-    assert (zero.value, zero.change, zero.low, zero.high) == (found.plain, 0, 0, 0)
+    assert (zero.value, zero.change, zero.low, zero.high) == (result.plain, 0, 0, 0)
     change = np.array([
         100 * (report.per_query[specs[1]]["nDCG@10"][q] - report.per_query["trad"]["nDCG@10"][q])
-        for q in found_queries(dataset)
+        for q in query_ids(dataset)
     ])  # fmt: skip
     half = 1.96 * change.std(ddof=1) / math.sqrt(len(change))
     assert points["T = 0.1", 2.0].low == pytest.approx(change.mean() - half)
 
 
-@pytest.mark.parametrize("what", ["alpha", "temperature"])
-def test_a_sweep_passes_through_the_settings_in_use(what: str, index: Path, dataset: Path) -> None:
-    """Also those that were tuned."""
+@pytest.mark.parametrize("parameter", ["alpha", "temperature"])
+def test_a_sweep_includes_the_settings_in_use(parameter: str, index: Path, dataset: Path) -> None:
+    """Also through tuned settings."""
     with Index.open(index) as opened:
         tuned = replace(METHODS["sharp"], alpha=1.6, temperature=0.07, sets=("simple",), words=0.4)
         opened.keep_tuned({"method": asdict(tuned)})
-        found = sweep(opened, read_dataset(dataset), what)
+        result = sweep(opened, read_dataset(dataset), parameter)
         report = evaluate(opened, dataset, ["sharp"])
-    assert found.in_use == {"alpha": 1.6, "temperature": 0.07}[what]
-    first = [point for point in found.points if point.fixed == found.points[0].fixed]
-    (here,) = (point for point in first if point.x == found.in_use)
-    assert here.value == pytest.approx(100 * report.results["sharp"]["nDCG@10"])
+    assert result.in_use == {"alpha": 1.6, "temperature": 0.07}[parameter]
+    curve = [point for point in result.points if point.fixed == result.points[0].fixed]
+    (current,) = (point for point in curve if point.x == result.in_use)
+    assert current.value == pytest.approx(100 * report.results["sharp"]["nDCG@10"])
 
 
-def found_queries(dataset: Path) -> list[str]:
+def query_ids(dataset: Path) -> list[str]:
     return list(read_dataset(dataset).queries)
 
 
-def test_n_goes_up_to_the_longest_list(index: Path, dataset: Path) -> None:
+def test_a_sweep_of_n_ends_at_the_longest_list(index: Path, dataset: Path) -> None:
     with Index.open(index) as opened:
-        found = sweep(opened, read_dataset(dataset), "n", sets=["simple"])
+        result = sweep(opened, read_dataset(dataset), "n", sets=["simple"])
         report = evaluate(opened, dataset, ["sharp:n=2:sets=simple"])
-    points = [point for point in found.points if point.fixed == "T = 0.1"]
+    points = [point for point in result.points if point.fixed == "T = 0.1"]
     assert [point.x for point in points] == [1, 2, 3]
     assert points[1].value == pytest.approx(
         100 * report.results["sharp:n=2:sets=simple"]["nDCG@10"]
     )
 
 
-def test_sets_are_compared_one_by_one(index: Path, dataset: Path) -> None:
+def test_a_sweep_of_sets_evaluates_each_set(index: Path, dataset: Path) -> None:
     with Index.open(index) as opened:
-        found = sweep(opened, read_dataset(dataset), "sets")
+        result = sweep(opened, read_dataset(dataset), "sets")
         report = evaluate(opened, dataset, ["sharp:T=1:sets=sentences"])
-    points = {(point.fixed, point.x): point.value for point in found.points}
+    points = {(point.fixed, point.x): point.value for point in result.points}
     labels = ("T = 1", "T = 0.1")
     assert set(points) == {(label, x) for label in labels for x in ("sentences", "simple")}
     assert points["T = 1", "sentences"] == pytest.approx(
@@ -83,56 +83,56 @@ def test_sets_are_compared_one_by_one(index: Path, dataset: Path) -> None:
     )
 
 
-def test_negative_queries_are_left_out_as_sharp_leaves_them_out(index: Path, dataset: Path) -> None:
+def test_sweeps_exclude_negative_queries_as_sharp_does(index: Path, dataset: Path) -> None:
     data = read_dataset(dataset)
     with Index.open(index) as opened:
         before = sweep(opened, data, "alpha"), sweep(opened, data, "sets")
-        lists = {id_: [data.queries[q]] for q, of in data.qrels.items() for id_ in of}
+        lists = {id_: [data.queries[q]] for q, grades in data.qrels.items() for id_ in grades}
         opened.import_queries(lists, "negative")
         assert (sweep(opened, data, "alpha"), sweep(opened, data, "sets")) == before
         alone = sweep(opened, data, "sets", sets=["negative"])
     assert {point.x for point in alone.points} == {"negative"}
 
 
-def test_figures_are_written_with_their_numbers(index: Path, dataset: Path, tmp_path: Path) -> None:
+def test_figures_are_written_with_their_data(index: Path, dataset: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     out = tmp_path / "figures"
-    told = strop("analyse", index, dataset, "-o", out, "--json").json
-    assert list(told) == ["alpha", "temperature", "n", "sets"]
-    for name in told:
+    report = strop("analyse", index, dataset, "-o", out, "--json").json
+    assert list(report) == ["alpha", "temperature", "n", "sets"]
+    for name in report:
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert "<svg" in (out / f"{name}.svg").read_text("utf-8")
         with open(out / f"{name}.csv", newline="") as file:
             rows = list(csv.DictReader(file))
-        values = told[name]["points"]
+        values = report[name]["points"]
         assert [float(row["value"]) for row in rows] == [row["value"] for row in values]
-    # Made again, they are the same to the byte.
+    # A second run writes the same bytes.
     before = (out / "alpha.svg").read_bytes()
-    ran = strop("analyse", index, dataset, "-o", out, "--what", "alpha")
-    assert (ran.code, ran.stderr) == (0, "")
-    assert ran.stdout.startswith("alpha: best ")
+    result = strop("analyse", index, dataset, "-o", out, "--what", "alpha")
+    assert (result.code, result.stderr) == (0, "")
+    assert result.stdout.startswith("alpha: best ")
     assert (out / "alpha.svg").read_bytes() == before
 
 
-def test_wrong_wishes_are_refused(index: Path, dataset: Path, tmp_path: Path) -> None:
-    ran = strop("analyse", index, dataset, "-o", tmp_path / "x", "--what", "beta")
-    assert ran.code == 2
-    assert "alpha, temperature, n, sets, perplexity" in ran.stderr
-    ran = strop("analyse", index, dataset, "-o", tmp_path / "x", "--exclude-queries", "nobody")
-    assert ran.code == 1
-    assert "'nobody' cannot be excluded" in ran.stderr
+def test_invalid_arguments_are_refused(index: Path, dataset: Path, tmp_path: Path) -> None:
+    result = strop("analyse", index, dataset, "-o", tmp_path / "x", "--what", "beta")
+    assert result.code == 2
+    assert "alpha, temperature, n, sets, perplexity" in result.stderr
+    result = strop("analyse", index, dataset, "-o", tmp_path / "x", "--exclude-queries", "nobody")
+    assert result.code == 1
+    assert "'nobody' cannot be excluded" in result.stderr
     assert not (tmp_path / "x").exists()
 
 
-def test_without_matplotlib_the_extra_is_named(
+def test_missing_matplotlib_is_reported_with_its_extra(
     index: Path, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    ran = strop("analyse", index, dataset, "-o", tmp_path / "x", "--what", "alpha")
-    assert ran.code == 1
-    assert "pip install 'strop[figures]'" in ran.stderr
+    result = strop("analyse", index, dataset, "-o", tmp_path / "x", "--what", "alpha")
+    assert result.code == 1
+    assert "pip install 'strop[figures]'" in result.stderr
 
 
 # -- perplexity -------------------------------------------------------------------------------
@@ -166,16 +166,16 @@ def settings(reader: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return PerplexitySettings(f"hf:{reader}", max_tokens=40)
 
 
-def test_perplexity_is_that_of_the_equation(settings: PerplexitySettings, reader: Path) -> None:
+def test_perplexity_follows_the_equation(settings: PerplexitySettings, reader: Path) -> None:
     import torch
     import transformers
 
     texts = ["stone by stone", "a", "", "x" * 100]
-    found = perplexities(texts, settings)
+    values = perplexities(texts, settings)
     load: Any = transformers.AutoModelForCausalLM.from_pretrained
     model = load(reader).eval()
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(reader)
-    for text, value in zip(texts, found, strict=True):
+    for text, value in zip(texts, values, strict=True):
         ids = tokenizer(text).input_ids[:40]
         if len(ids) < 2:
             assert math.isnan(value)
@@ -186,7 +186,7 @@ def test_perplexity_is_that_of_the_equation(settings: PerplexitySettings, reader
         assert value == pytest.approx(math.exp(-total / (len(ids) - 1)), rel=1e-4)
 
 
-def test_nothing_is_read_twice(
+def test_perplexities_are_cached(
     settings: PerplexitySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = perplexities(["one text", "another", "z"], settings)
@@ -198,45 +198,47 @@ def test_nothing_is_read_twice(
     assert math.isnan(again[2])
 
 
-def test_correlation_is_that_of_every_pair(
+def test_correlation_is_computed_over_every_pair(
     index: Path, dataset: Path, settings: PerplexitySettings
 ) -> None:
     data = read_dataset(dataset)
     with Index.open(index) as opened:
-        found = boost_against_perplexity(opened, data, "simsharp", settings, top=7)
+        result = boost_against_perplexity(opened, data, "simsharp", settings, top=7)
         pairs = []
         for text in data.queries.values():
             for id_ in opened.search(text, 7, "trad").ids[0]:
-                told = opened.explain(text, id_, "simsharp")
-                (read,) = perplexities([opened.get(id_).content], settings)
-                pairs.append((read, told.score - told.plain))
+                explanation = opened.explain(text, id_, "simsharp")
+                (perplexity,) = perplexities([opened.get(id_).content], settings)
+                pairs.append((perplexity, explanation.score - explanation.plain))
         few = boost_against_perplexity(
             opened, data, "simsharp", PerplexitySettings(settings.lm, 40, documents=10), top=7
         )
         with pytest.raises(BadInput, match="maxsim has no d"):
             boost_against_perplexity(opened, data, "maxsim", settings)
     x, y = np.array(pairs).T
-    assert found.pairs == len(pairs) == 7 * len(data.queries)
-    assert found.pearson == pytest.approx(np.corrcoef(x, y)[0, 1], abs=1e-4)
-    assert found.log_pearson == pytest.approx(np.corrcoef(np.log(x), y)[0, 1], abs=1e-4)
-    assert found.low < found.pearson < found.high
+    assert result.pairs == len(pairs) == 7 * len(data.queries)
+    assert result.pearson == pytest.approx(np.corrcoef(x, y)[0, 1], abs=1e-4)
+    assert result.log_pearson == pytest.approx(np.corrcoef(np.log(x), y)[0, 1], abs=1e-4)
+    assert result.low < result.pearson < result.high
     assert few.documents == 10
-    assert few.pairs < found.pairs
+    assert few.pairs < result.pairs
 
 
 def test_perplexity_on_the_command_line(
     index: Path, dataset: Path, settings: PerplexitySettings, tmp_path: Path
 ) -> None:
     pytest.importorskip("matplotlib")
-    told = strop(
+    report = strop(
         "analyse", index, dataset, "--what", "perplexity", "--perplexity-lm", settings.lm,
         "--tokens", "40", "-o", tmp_path / "x", "--json",
     ).json["perplexity"]  # fmt: skip
-    assert -1 <= told["pearson"] <= 1
-    assert len((tmp_path / "x" / "perplexity.csv").read_text().splitlines()) == told["pairs"] + 1
+    assert -1 <= report["pearson"] <= 1
+    assert len((tmp_path / "x" / "perplexity.csv").read_text().splitlines()) == report["pairs"] + 1
 
 
-def test_what_perplexity_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_parts_of_perplexity_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(BadInput, match="no perplexity model 'gpt'"):
         PerplexitySettings("gpt")
     assert "there is no file" in str(PerplexitySettings(f"hf:{tmp_path}/x.gguf").missing())
@@ -246,7 +248,7 @@ def test_what_perplexity_lacks_is_named(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-def test_packaged_model_reads_fluent_text_more_easily(tmp_path: Path) -> None:
+def test_the_packaged_model_gives_fluent_text_a_lower_perplexity(tmp_path: Path) -> None:
     settings = PerplexitySettings("smollm2")
     if lacking := settings.missing():
         pytest.skip(str(lacking))

@@ -1,4 +1,4 @@
-"""The page: complete in itself, true to the figures, and safe with strangers' texts."""
+"""The HTML report: self-contained, equal to the evaluations, safe with untrusted texts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ HOSTILE = '<script>alert("x")</script> & <img src=http://example.com/x onerror=y
 
 
 class Page(HTMLParser):
-    """Reads a page; every element must be closed in its turn."""
+    """Parses a page and checks that every element is closed in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.open: list[str] = []
         self.tags: set[str] = set()
         self.links: list[str] = []
-        self.said = ""
+        self.text = ""
         self.feed(text)
         self.close()
         assert not self.open
@@ -45,17 +45,17 @@ class Page(HTMLParser):
             assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.said += data
+        self.text += data
 
 
 @pytest.fixture(autouse=True)
-def _drawn() -> None:
+def _needs_matplotlib() -> None:
     pytest.importorskip("matplotlib")
 
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> tuple[Path, Path]:
-    """An index whose texts, ids and queries would break a careless page."""
+    """An index with HTML in its texts, ids and queries."""
     path = tmp_path / "hostile.index"
     with Index.create(path) as index:
         index.sharpen("sentences")
@@ -66,76 +66,76 @@ def hostile(tmp_path: Path) -> tuple[Path, Path]:
             for i, word in enumerate(words)
         )  # fmt: skip
     queries = {f"<i>{i}": f"old {word} {HOSTILE[:20]}" for i, word in enumerate(words)}
-    # Grades that all differ: whatever changes its place changes the value.
+    # All grades differ, so every change of rank changes the value.
     qrels = {id_: {f"<b>{i}": 1 + (i + at) % 5 for i in range(5)} for at, id_ in enumerate(queries)}
     return path, beir(tmp_path / "<u>data", queries, qrels)
 
 
-def test_the_page_says_what_evaluate_says(index: Path, dataset: Path, tmp_path: Path) -> None:
-    told = strop("report", index, dataset, "-o", tmp_path / "page", "--json").json
-    text = Path(told["page"]).read_text("utf-8")
-    assert told["bytes"] == len(text.encode())
+def test_the_page_equals_separate_evaluations(index: Path, dataset: Path, tmp_path: Path) -> None:
+    result = strop("report", index, dataset, "-o", tmp_path / "page", "--json").json
+    text = Path(result["page"]).read_text("utf-8")
+    assert result["bytes"] == len(text.encode())
     page = Page(text)
-    assert f"strop report {index} {dataset} -o {tmp_path / 'page'} --json" in page.said
+    assert f"strop report {index} {dataset} -o {tmp_path / 'page'} --json" in page.text
     with Index.open(index) as opened:
         report = evaluate(opened, dataset, ["trad", "sharp", "simsharp"])
     for name, values in report.results.items():
-        assert name in page.said
+        assert name in page.text
         for value in values.values():
-            assert f"{100 * value:.2f}" in page.said
-    # What it comes to stands on top, then the same beside the strongest baseline.
+            assert f"{100 * value:.2f}" in page.text
+    # The conclusion is at the top, followed by that against the strongest baseline.
     with Index.open(index) as opened:
         words = f"trad:words={opened.method('sharp').words:g}"
         baselines = evaluate(opened, dataset, ["trad", "bm25", "hybrid", words, "sharp"])
-    assert baselines.conclusion("sharp") in page.said
-    ndcg = {name: of["nDCG@10"] for name, of in baselines.results.items()}
+    assert baselines.conclusion("sharp") in page.text
+    ndcg = {name: values["nDCG@10"] for name, values in baselines.results.items()}
     rival = max(list(ndcg)[1:-1], key=ndcg.__getitem__)
-    assert replace(baselines, baseline=rival).conclusion("sharp") in page.said
-    assert page.said.index(baselines.conclusion("sharp")) < page.said.index("Methods")
-    assert "This index uses 1 (" in page.said
-    assert "This index uses 0.1 (" in page.said
-    # The query that gained most stands there with its figures and what moved its document.
+    assert replace(baselines, baseline=rival).conclusion("sharp") in page.text
+    assert page.text.index(baselines.conclusion("sharp")) < page.text.index("Methods")
+    assert "This index uses 1 (" in page.text
+    assert "This index uses 0.1 (" in page.text
+    # The query that gained most is listed with its values and what moved its document.
     before, after = (report.per_query[name]["nDCG@10"] for name in ("trad", "sharp"))
     best = max(before, key=lambda query: after[query] - before[query])
-    assert f"{100 * before[best]:.1f} with trad, {100 * after[best]:.1f} with sharp" in page.said
-    assert "stored query" in page.said
+    assert f"{100 * before[best]:.1f} with trad, {100 * after[best]:.1f} with sharp" in page.text
+    assert "stored query" in page.text
     assert text.count('src="data:image/svg+xml;base64,') == 4
 
 
-def test_the_page_asks_for_nothing_and_runs_nothing(
+def test_the_page_loads_nothing_and_runs_no_script(
     hostile: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strop.research.html_report.SWEPT", ("alpha", "sets"))
-    ran = strop("report", *hostile, "-o", tmp_path / "page", "--method", "sharp:alpha=9:T=0.01")
-    assert ran.code == 0, ran.stderr
+    result = strop("report", *hostile, "-o", tmp_path / "page", "--method", "sharp:alpha=9:T=0.01")
+    assert result.code == 0, result.stderr
     text = (tmp_path / "page" / "index.html").read_text("utf-8")
     page = Page(text)
     assert "default-src 'none'" in text
     assert not page.tags & {"script", "iframe", "object", "link", "b", "i", "u"}
     assert len(page.links) == 2
     assert all(link.startswith("data:image/svg+xml;base64,") for link in page.links)
-    assert '<script>alert("x")</script>' in page.said  # as words
+    assert '<script>alert("x")</script>' in page.text  # as text
     assert "\x07" not in text
 
 
 @pytest.mark.parametrize("method", ["trad:words=1", "hybrid:of=sharp"])
-def test_changes_by_any_method_are_shown(
+def test_the_page_lists_changes_by_any_method(
     method: str, index: Path, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strop.research.html_report.SWEPT", ())
     out = tmp_path / "page"
-    ran = strop("report", index, dataset, "-o", out, "--method", method, "--methods", method)
-    assert (ran.code, ran.stderr) == (0, "")
-    assert ran.stdout == f"{out / 'index.html'}\n"
+    result = strop("report", index, dataset, "-o", out, "--method", method, "--methods", method)
+    assert (result.code, result.stderr) == (0, "")
+    assert result.stdout == f"{out / 'index.html'}\n"
     page = Page((out / "index.html").read_text("utf-8"))
-    assert f"with {method} (" in page.said
+    assert f"with {method} (" in page.text
 
 
-def test_an_index_without_queries_has_nothing_to_report(
+def test_an_index_without_query_sets_is_refused(
     corpus: Path, dataset: Path, tmp_path: Path
 ) -> None:
     assert strop("build", corpus, "-o", tmp_path / "i", "--queries", "none").code == 0
-    ran = strop("report", tmp_path / "i", dataset, "-o", tmp_path / "page")
-    assert ran.code == 1
-    assert "has no query sets" in ran.stderr
+    result = strop("report", tmp_path / "i", dataset, "-o", tmp_path / "page")
+    assert result.code == 1
+    assert "has no query sets" in result.stderr
     assert not (tmp_path / "page").exists()

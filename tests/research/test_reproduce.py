@@ -1,4 +1,4 @@
-"""The paper's tables: all there as data, measured with what is at hand, honest about the rest."""
+"""The paper's tables: complete as data, reproduced where possible, the rest marked as such."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def leaves(value: Any) -> Iterator[tuple[str, float]]:
             yield key.lower().replace("_", "-"), item
 
 
-def test_every_figure_of_the_paper_is_there(collections: Path) -> None:
+def test_every_figure_of_the_paper_is_in_the_tables(collections: Path) -> None:
     published = collections.parent / "paper" / "results.json"
     if not published.exists():
         pytest.skip("the paper's figures are not here")
@@ -52,49 +52,49 @@ def test_every_figure_of_the_paper_is_there(collections: Path) -> None:
         assert ours == list(leaves(results[key])), key
 
 
-def test_averages_are_those_of_their_rows() -> None:
+def test_averages_equal_the_means_of_their_rows() -> None:
     for table in read_tables():
         for row in table.rows:
             if row.average is not None:
                 assert row.average == pytest.approx(sum(row.figures.values()) / 6, abs=0.02)
 
 
-def test_list_names_every_row_and_what_is_missing(tmp_path: Path) -> None:
-    ran = strop("reproduce", "--list", "--data", tmp_path / "data", "-o", tmp_path / "out")
-    assert ran.code == 0
+def test_list_names_every_row_and_missing_files(tmp_path: Path) -> None:
+    result = strop("reproduce", "--list", "--data", tmp_path / "data", "-o", tmp_path / "out")
+    assert result.code == 0
     for table in read_tables():
-        assert f"\n{table.name}  " in ran.stdout
+        assert f"\n{table.name}  " in result.stdout
         for row in table.rows:
-            assert row.label in ran.stdout
+            assert row.label in result.stdout
     data = tmp_path / "data"
-    assert "put corpus.jsonl, queries.jsonl, qrels/test.tsv of https://" in ran.stdout
-    assert f"/scifact.zip into {data / 'scifact'}  (" in ran.stdout
+    assert "put corpus.jsonl, queries.jsonl, qrels/test.tsv of https://" in result.stdout
+    assert f"/scifact.zip into {data / 'scifact'}  (" in result.stdout
     weights = tmp_path / "out" / "models" / "facebook" / "contriever"
-    assert f"hf download facebook/contriever, or put its weights into {weights}" in ran.stdout
+    assert f"hf download facebook/contriever, or put its weights into {weights}" in result.stdout
     passages = "hf download miracl/miracl-corpus --repo-type dataset --include"
     assert (
         f"{passages} 'miracl-corpus-v1.0-ko/docs-*.jsonl.gz' --local-dir {data / 'miracl'}"
-        in ran.stdout
+        in result.stdout
     )
     files = "--include 'documents/biology-*.parquet' --include 'examples/biology-*.parquet'"
-    assert f"hf download xlangai/BRIGHT --repo-type dataset {files}" in ran.stdout
+    assert f"hf download xlangai/BRIGHT --repo-type dataset {files}" in result.stdout
     as_json = strop("reproduce", "--list", "--json", "-o", tmp_path / "out").json
     assert len(as_json) == len(list(figures_of(read_tables()))) == 404
-    assert {one["verdict"] for one in as_json} == {"not run"}
+    assert {figure["verdict"] for figure in as_json} == {"not run"}
     assert not (tmp_path / "out").exists()
 
 
 @pytest.fixture
 def data(documents: list[Document], dataset: Path, tmp_path: Path) -> Path:
-    """A small collection of the name scifact, with queries that are not in its test."""
+    """A small collection named scifact, with queries that are not in its qrels."""
     folder = tmp_path / "data" / "scifact"
     queries = [json.loads(line) for line in (dataset / "queries.jsonl").read_text().splitlines()]
     qrels: dict[str, dict[str, int]] = {}
     for line in (dataset / "qrels" / "test.tsv").read_text().splitlines()[1:]:
         query, document, grade = line.split("\t")
         qrels.setdefault(query, {})[document] = int(grade)
-    asked = {one["_id"]: one["text"] for one in queries}
-    beir(folder, asked | {f"spare{i}": f"spare query {i}" for i in range(6)}, qrels)
+    texts = {query["_id"]: query["text"] for query in queries}
+    beir(folder, texts | {f"spare{i}": f"spare query {i}" for i in range(6)}, qrels)
     lines = [{"_id": d.id, "title": d.title, "text": d.text} for d in documents]
     (folder / "corpus.jsonl").write_text(jsonl(*lines), "utf-8")
     return tmp_path / "data"
@@ -103,20 +103,20 @@ def data(documents: list[Document], dataset: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def run(data: Path, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
     def run(*args: str | Path) -> list[dict[str, Any]]:
-        told: list[dict[str, Any]] = strop(
+        outcomes: list[dict[str, Any]] = strop(
             "reproduce", *args, "--embedder", "wordllama", "--datasets", "scifact", "--data", data,
             "-o", tmp_path / "out", "--json",
         ).json  # fmt: skip
-        return told
+        return outcomes
 
     return run
 
 
-def test_measures_what_it_can_and_says_that_the_embedder_is_another(
+def test_another_embedder_is_measured_and_not_comparable(
     run: Callable[..., list[dict[str, Any]]], data: Path, tmp_path: Path
 ) -> None:
     outcomes = run("beir", "beir-recall", "--embedders", "contriever")
-    by_method = {(one["method"], one["measure"]): one for one in outcomes}
+    by_method = {(outcome["method"], outcome["measure"]): outcome for outcome in outcomes}
     trad = by_method["trad", "nDCG@10"]
     with Index.open(tmp_path / "out" / "indexes" / "scifact--wordllama") as index:
         report = evaluate(index, data / "scifact", ["trad"])
@@ -132,27 +132,27 @@ def test_measures_what_it_can_and_says_that_the_embedder_is_another(
     assert str(place) in sharp["why"][0]
 
 
-def test_goes_on_where_it_stopped(
+def test_a_second_run_reuses_results(
     run: Callable[..., list[dict[str, Any]]], documents: list[Document], tmp_path: Path
 ) -> None:
     first = run("beir", "--methods", "trad")
-    # What is measured is not measured again: a false index would now give something else.
+    # Stored results are not measured again: the changed index would give other values.
     with Index.open(tmp_path / "out" / "indexes" / "scifact--wordllama") as index:
         index.remove([document.id for document in documents[::2]])
     assert run("beir", "--methods", "trad") == first
-    # But with queries that come from elsewhere it is.
+    # Queries from another file are measured anew.
     queries = tmp_path / "out" / "queries" / "scifact"
     queries.mkdir(parents=True)
     lists = [{"id": d.id, "queries": [d.id, "something"]} for d in documents[1:11:2]]
     (queries / "simple.jsonl").write_text(jsonl(*lists), "utf-8")
-    one = run("beir", "--methods", "simsharp", "--embedders", "contriever")[0]
+    longer = run("beir", "--methods", "simsharp", "--embedders", "contriever")[0]
     (queries / "simple.jsonl").write_text(jsonl(*lists[:1]), "utf-8")
-    other = run("beir", "--methods", "simsharp", "--embedders", "contriever")[0]
-    assert one["measured"] is not None
-    assert other["measured"] is not None
+    shorter = run("beir", "--methods", "simsharp", "--embedders", "contriever")[0]
+    assert longer["measured"] is not None
+    assert shorter["measured"] is not None
     with Index.open(tmp_path / "out" / "indexes" / "scifact--wordllama") as index:
         sets = index.info()["sets"]
-    assert sorted(of["documents"] for of in sets.values()) == [1, 5]
+    assert sorted(query_set["documents"] for query_set in sets.values()) == [1, 5]
     runs = json.loads((tmp_path / "out" / "results.json").read_text())["runs"]
     assert len(runs) == 3
 
@@ -173,7 +173,7 @@ def test_verdicts(
         figure = Figure(table, row, "scifact", expected)
         outcomes = list(reproduce.reproduce([figure], setup, run=False))
         mean = list(reproduce.averages(outcomes))
-        assert [one.verdict for one in mean] == [outcomes[0].verdict]
+        assert [outcome.verdict for outcome in mean] == [outcomes[0].verdict]
         assert mean[0].measured == pytest.approx(measured)
         return outcomes[0].verdict
 
@@ -183,16 +183,16 @@ def test_verdicts(
     assert judge(measured + 1.01, generator="Claude 3.5 Sonnet") == "differs"
 
 
-def test_sentences_stand_in_for_queries(
+def test_sentences_can_replace_queries(
     run: Callable[..., list[dict[str, Any]]], data: Path, tmp_path: Path
 ) -> None:
     outcomes = run("beir", "index-time", "--sentences", "--embedders", "qwen3-embedding-0.6b")
-    assert all(one["measured"] is not None for one in outcomes)
-    named = {one["method"]: one for one in outcomes}
+    assert all(outcome["measured"] is not None for outcome in outcomes)
+    by_method = {outcome["method"]: outcome for outcome in outcomes}
     with Index.open(tmp_path / "out" / "indexes" / "scifact--wordllama") as index:
         spec = "consharp:sets=sentences"
         report = evaluate(index, data / "scifact", [spec])
-    sharp = named["consharp:alpha=1:temperature=1"]
+    sharp = by_method["consharp:alpha=1:temperature=1"]
     assert sharp["measured"] == pytest.approx(100 * report.results[spec]["nDCG@10"])
     assert "not of sentences" in sharp["why"][1]
 
@@ -203,29 +203,29 @@ def test_a_model_writes_the_queries(
     monkeypatch.setenv("STROP_API_KEY", "key")
     with ScriptedServer() as server:
         server.text = lambda prompt: f"<QUERY>{' '.join(prompt.split()[-30:-20])}</QUERY>"
-        given = ("--lm", "openai:m", "--lm-option", f"base_url={server.url}")
-        (one,) = run("beir", "--methods", "simsharp", "--embedders", "contriever", *given)
-        asked = len(server.bodies)
-        assert asked == 60
+        options = ("--lm", "openai:m", "--lm-option", f"base_url={server.url}")
+        (outcome,) = run("beir", "--methods", "simsharp", "--embedders", "contriever", *options)
+        n_requests = len(server.bodies)
+        assert n_requests == 60
         assert "spare query 0" in json.dumps(server.bodies[0])
-        assert one["measured"] is not None
-        assert "the figure is of texts by Claude 3.5 Sonnet, not by openai:m" in one["why"]
-        run("beir", "--methods", "simsharp", "--embedders", "contriever", *given)
-        assert len(server.bodies) == asked
+        assert outcome["measured"] is not None
+        assert "the figure is of texts by Claude 3.5 Sonnet, not by openai:m" in outcome["why"]
+        run("beir", "--methods", "simsharp", "--embedders", "contriever", *options)
+        assert len(server.bodies) == n_requests
 
 
-def differences(table: str, embedder: str, method: str, **given: Any) -> str:
-    """Return what makes a figure of SciFact, or of the first dataset, not comparable."""
+def differences(table: str, embedder: str, method: str, **settings: Any) -> str:
+    """Return why a figure of SciFact, or of the first dataset, is not comparable."""
     figures = [
         figure for figure in figures_of(chosen_tables([table]))
         if (figure.row.embedder, figure.row.method) == (embedder, method)
         and not figure.row.query_side
     ]  # fmt: skip
-    first = next((one for one in figures if one.dataset == "scifact"), figures[0])
-    return "; ".join(plan(first, Setup(Path("nowhere"), **given)).differs)
+    first = next((figure for figure in figures if figure.dataset == "scifact"), figures[0])
+    return "; ".join(plan(first, Setup(Path("nowhere"), **settings)).differs)
 
 
-def test_runs_that_are_not_like_the_papers_are_not_comparable(tmp_path: Path) -> None:
+def test_runs_unlike_the_papers_are_not_comparable(tmp_path: Path) -> None:
     folder = tmp_path / "queries" / "scifact"
     folder.mkdir(parents=True)
     (folder / "simple.jsonl").write_text('{"id": "1", "queries": ["x"]}\n')
@@ -253,13 +253,13 @@ def test_runs_that_are_not_like_the_papers_are_not_comparable(tmp_path: Path) ->
     )
 
 
-def test_the_list_names_what_is_not_comparable(tmp_path: Path) -> None:
-    ran = strop("reproduce", "perplexity", "miracl", "--list", "-o", tmp_path / "out")
-    assert "the paper does not name the model that measured perplexity" in ran.stdout
-    assert "is used with an instruction" in ran.stdout
+def test_the_list_says_what_is_not_comparable(tmp_path: Path) -> None:
+    result = strop("reproduce", "perplexity", "miracl", "--list", "-o", tmp_path / "out")
+    assert "the paper does not name the model that measured perplexity" in result.stdout
+    assert "is used with an instruction" in result.stdout
 
 
-def test_alpha_is_searched_on_the_subset_that_is_left_out(
+def test_alpha_is_tuned_on_the_other_subsets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pa = pytest.importorskip("pyarrow")
@@ -282,24 +282,25 @@ def test_alpha_is_searched_on_the_subset_that_is_left_out(
         folder.mkdir(parents=True)
         lists = [{"id": f"d{i}", "queries": [f"thing {i} of the sea"]} for i in range(6)]
         (folder / "contrastive.jsonl").write_text(jsonl(*lists))
-    (one,) = strop(
+    (outcome,) = strop(
         "reproduce", "bright", "--datasets", "bright-pony", "--methods", "consharp", "--embedder",
         "wordllama", "--data", root, "--queries", queries, "-o", tmp_path / "out", "--json",
     ).json  # fmt: skip
-    assert one["measured"] is not None
+    assert outcome["measured"] is not None
     (run,) = json.loads((tmp_path / "out" / "results.json").read_text())["runs"].values()
     assert {float(alpha) for alpha in run["alphas"]} == set(ALPHAS)
     best = max(run["alphas"], key=run["alphas"].__getitem__)
     assert f"alpha={float(best):g}" in run["method"]
-    assert run["alphas"]["0.05"] < run["alphas"][best]  # queries that are copies ask for much
+    # Stored queries that equal the test queries need a large alpha.
+    assert run["alphas"]["0.05"] < run["alphas"][best]
 
 
-def test_wrong_arguments_say_what_there_is(tmp_path: Path) -> None:
-    ran = strop("reproduce", "bier", "-o", tmp_path)
-    assert ran.code == 1
-    assert "no table 'bier' here: choose from beir, beir-recall" in ran.stderr
-    ran = strop("reproduce", "beir", "--datasets", "miracl-ko", "-o", tmp_path)
-    assert ran.code == 2
+def test_errors_name_the_valid_arguments(tmp_path: Path) -> None:
+    result = strop("reproduce", "bier", "-o", tmp_path)
+    assert result.code == 1
+    assert "no table 'bier' here: choose from beir, beir-recall" in result.stderr
+    result = strop("reproduce", "beir", "--datasets", "miracl-ko", "-o", tmp_path)
+    assert result.code == 2
     (tmp_path / "results.json").write_text("{}")
     assert "is not a file of results" in strop("reproduce", "beir", "-o", tmp_path).stderr
 
@@ -325,15 +326,15 @@ def test_bright_in_its_publishers_layout(tmp_path: Path) -> None:
         file.parent.mkdir(parents=True)
         pq.write_table(pa.Table.from_pylist(rows), file)
     assert data.missing(tmp_path) == ""
-    read = [sourced.document for sourced in data.documents(tmp_path)]
-    assert [(d.id, d.text) for d in read][:1] == [("d/0.txt", "text of stone 0")]
+    documents = [sourced.document for sourced in data.documents(tmp_path)]
+    assert [(d.id, d.text) for d in documents][:1] == [("d/0.txt", "text of stone 0")]
     dataset = data.dataset(tmp_path)
     assert dataset.queries == {"0": "stone 1", "1": "stone 2"}
     assert dataset.qrels["1"] == {"d/2.txt": 1, "d/3.txt": 1}
     assert dataset.excluded == {"0": [], "1": ["d/1.txt", "d/0.txt"]}
-    # What a query excludes is not ranked for it, and does not take places from others.
+    # Documents excluded for a query are not ranked and take no rank from others.
     with Index.create(tmp_path / "index") as index:
-        index.add(read)
+        index.add(documents)
         run = evaluate(index, dataset, ["trad"], measures=["nDCG@2"]).runs["trad"]
     assert {id_ for id_, _ in run["1"]} == {"d/2.txt", "d/3.txt"}
     assert len(run["0"]) == 2
@@ -374,18 +375,20 @@ def test_packaged_embedder_on_scifact_and_nfcorpus(collections: Path, tmp_path: 
         "wordllama", "--datasets", "scifact,nfcorpus", "--sentences", "--data", collections,
         "-o", tmp_path, "--json",
     ).json  # fmt: skip
-    found = {(one["dataset"], one["method"]): one["measured"] for one in outcomes}
+    measured = {
+        (outcome["dataset"], outcome["method"]): outcome["measured"] for outcome in outcomes
+    }
     sharp = "consharp:alpha=1:temperature=1"
-    assert found["scifact", "trad"] == pytest.approx(51.34, abs=0.05)
-    assert found["nfcorpus", "trad"] == pytest.approx(24.50, abs=0.05)
-    assert found["scifact", sharp] == pytest.approx(52.19, abs=0.1)
-    assert found["nfcorpus", sharp] == pytest.approx(25.31, abs=0.1)
+    assert measured["scifact", "trad"] == pytest.approx(51.34, abs=0.05)
+    assert measured["nfcorpus", "trad"] == pytest.approx(24.50, abs=0.05)
+    assert measured["scifact", sharp] == pytest.approx(52.19, abs=0.1)
+    assert measured["nfcorpus", sharp] == pytest.approx(25.31, abs=0.1)
 
 
-def test_the_list_says_for_each_row_what_it_needs(tmp_path: Path) -> None:
+def test_the_list_gives_the_needs_of_each_row(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    ran = strop("reproduce", "beir", "query-side", "--list", "-o", out)
-    lines = [" ".join(line.split()) for line in ran.stdout.splitlines()]
+    result = strop("reproduce", "beir", "query-side", "--list", "-o", out)
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert "Contriever Trad trad contriever 0 of 6 yes" in lines
     simple = "simsharp:alpha=1:temperature=1 contriever, simple queries"
     assert f"Contriever SimSharp {simple} 0 of 6 if by Claude 3.5 Sonnet" in lines
@@ -393,8 +396,8 @@ def test_the_list_says_for_each_row_what_it_needs(tmp_path: Path) -> None:
     assert "qwen3-embedding-0.6b, contrastive queries, hyde 0 of 6 no: note " in row
     number = row.rpartition(" ")[2]
     assert any(line.startswith(f"{number}. qwen3-embedding-0.6b is used with") for line in lines)
-    (one,) = strop(
+    (figure,) = strop(
         "reproduce", "beir", "--list", "--json", "-o", out, "--datasets", "fiqa", "--methods",
         "consharp", "--embedders", "contriever",
     ).json  # fmt: skip
-    assert one["needs"] == ["contriever", "contrastive queries"]
+    assert figure["needs"] == ["contriever", "contrastive queries"]

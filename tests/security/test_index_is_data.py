@@ -1,4 +1,4 @@
-"""An index from a stranger is data: it runs no code, gets no key, and touches nothing outside."""
+"""An untrusted index is data: it runs no code, gets no key and touches no file outside."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from strop.storage.trust import needs_consent, trust_file
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("security") / "index"
     with create(path) as index:
         index.add(
@@ -38,8 +38,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def path(whole: Path, tmp_path: Path) -> Path:
-    shutil.copytree(whole, tmp_path / "index")
+def path(intact: Path, tmp_path: Path) -> Path:
+    shutil.copytree(intact, tmp_path / "index")
     return tmp_path / "index"
 
 
@@ -48,8 +48,8 @@ def edit(path: Path, sql: str, *values: Any) -> None:
         connection.execute(sql, values)
 
 
-def name_embedder(path: Path, **changes: Any) -> None:
-    """Let an index name another embedder, as its maker could."""
+def set_embedder(path: Path, **changes: Any) -> None:
+    """Change the embedder stored in an index, as its author could."""
     with closing(sqlite3.connect(path / "catalog.sqlite")) as connection, connection:
         (value,) = connection.execute("SELECT value FROM meta WHERE key='embedder'").fetchone()
         record = {**json.loads(value), **changes}
@@ -69,7 +69,7 @@ def name_embedder(path: Path, **changes: Any) -> None:
         ("api:x", {"base_url": "http://127.0.0.1:9/v1"}),
     ],
 )
-def test_what_runs_code_or_sends_a_key_needs_the_users_word(
+def test_embedders_that_run_code_or_send_a_key_need_consent(
     path: Path, name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[tuple[str, dict[str, Any]]] = []
@@ -79,51 +79,51 @@ def test_what_runs_code_or_sends_a_key_needs_the_users_word(
         raise BadInput("loaded")
 
     monkeypatch.setattr("strop.storage.intake.load_embedder", load)
-    name_embedder(path, name=name, options=options)
+    set_embedder(path, name=name, options=options)
     with Index.open(path) as index:
         with pytest.raises(BadIndex, match="strop trust"):
             index.search("a query")
         with pytest.raises(BadIndex, match="strop trust"):
-            Index.open(path, batch_size=8)  # an option of the user's is no consent to the rest
+            Index.open(path, batch_size=8)  # options of the user are no consent to the stored ones
         assert loaded == []
         covered = index.trust()
         assert len(covered) >= 1
         with pytest.raises(BadInput, match="loaded"):
             index.search("a query")
         assert loaded == [(name, options)]
-    name_embedder(path, name=name, options={**options, "base_url": "http://elsewhere/v1"})
+    set_embedder(path, name=name, options={**options, "base_url": "http://elsewhere/v1"})
     with Index.open(path) as index, pytest.raises(BadIndex, match="elsewhere"):
         index.search("a query")  # the consent was for other options
     assert "trusted.json" in str(trust_file())
 
 
-def test_an_address_in_the_users_environment_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_base_url_in_the_environment_needs_no_consent(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"base_url": "http://127.0.0.1:9/v1/"}
     assert needs_consent("api:x", options)
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
     assert not needs_consent("api:x", options)
 
 
-def test_options_that_do_not_matter_for_vectors_are_neither_stored_nor_used(
+def test_options_without_effect_on_vectors_are_neither_stored_nor_used(
     tmp_path: Path,
 ) -> None:
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "dimensions": 8,
         "concurrency": 3,
         "retries": 0,
         "backoff": 0.1,
         "timeout": 5.0,
     }
-    with Index.create(tmp_path / "index", "api:x", **given) as index:
+    with Index.create(tmp_path / "index", "api:x", **options) as index:
         assert index.info()["embedder"]["options"] == {"dimensions": 8}
-    name_embedder(
+    set_embedder(
         tmp_path / "index", options={"dimensions": 8, "concurrency": 10**9, "transport": "x"}
     )
     with Index.open(tmp_path / "index") as index:
         assert index.embedder.options == {"dimensions": 8}
 
 
-def test_what_the_user_created_needs_no_further_word(tmp_path: Path) -> None:
+def test_an_index_created_by_the_user_needs_no_consent(tmp_path: Path) -> None:
     url = "http://127.0.0.1:9/v1"
     with Index.create(tmp_path / "new", "api:x", base_url=url, dimensions=8, retries=0):
         pass
@@ -141,20 +141,20 @@ def test_what_the_user_created_needs_no_further_word(tmp_path: Path) -> None:
     "name",
     ["../outside.f32", "/etc/passwd", "documents.f32/../../outside.f32", "queries-1.i8", "x", ""],
 )
-def test_a_file_name_that_leads_elsewhere_is_refused(path: Path, name: str) -> None:
+def test_file_names_outside_the_index_are_refused(path: Path, name: str) -> None:
     outside = path.parent / "outside.f32"
     outside.write_bytes(b"precious")
     edit(path, "UPDATE files SET name = ? WHERE set_id = 0", name)
-    for act in (Index.info, Index.finish, Index.compact):
+    for operation in (Index.info, Index.finish, Index.compact):
         with pytest.raises(IndexDamaged, match="files"), reopen(path) as index:
-            act(index)
+            operation(index)
     with reopen(path) as index:
         assert any("table files" in problem for problem in index.check())
     assert outside.read_bytes() == b"precious"
 
 
 @pytest.mark.parametrize("name", ["../../outside", "/etc/passwd", "spans-1", 7])
-def test_a_sidecar_name_that_leads_elsewhere_is_refused(path: Path, name: Any) -> None:
+def test_sidecar_names_outside_the_index_are_refused(path: Path, name: Any) -> None:
     outside = path.parent / "outside"
     outside.write_bytes(b"precious")
     for kind in ("spans", "candidates"):
@@ -165,13 +165,13 @@ def test_a_sidecar_name_that_leads_elsewhere_is_refused(path: Path, name: Any) -
 
 
 @pytest.mark.parametrize("shape", ["small type", "short"])
-def test_spans_of_a_cache_are_whole_numbers_of_full_size(path: Path, shape: str) -> None:
-    """Sums of small numbers could overflow and lead beyond the file."""
+def test_cached_spans_of_another_type_or_shape_are_ignored(path: Path, shape: str) -> None:
+    """Sums of a small integer type could overflow and point outside the file."""
     with reopen(path) as index:
-        want = index.search("what grows 3", k=5).ids.tolist()
+        expected = index.search("what grows 3", k=5).ids.tolist()
         numbers = index.searcher.views.snapshot().numbers
         version = index.catalog.settings.number("version")
-        ids = [0, *(one.set_id for one in index.catalog.sets.all().values())]
+        ids = [0, *(query_set.set_id for query_set in index.catalog.sets.all().values())]
     spans = np.zeros((3, len(numbers)), np.int8) if shape == "small type" else np.zeros((3, 1), int)
     name = f"spans-{1:032x}"
     columns = {str(set_id): spans for set_id in ids}
@@ -179,7 +179,7 @@ def test_spans_of_a_cache_are_whole_numbers_of_full_size(path: Path, shape: str)
     write_arrays(path / "cache" / name, {"numbers": numbers, **columns}, {"version": version})
     edit(path, "INSERT OR REPLACE INTO meta VALUES ('sidecar:spans', ?)", json.dumps(name))
     with reopen(path) as index:
-        assert index.search("what grows 3", k=5).ids.tolist() == want
+        assert index.search("what grows 3", k=5).ids.tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -189,8 +189,8 @@ def test_spans_of_a_cache_are_whole_numbers_of_full_size(path: Path, shape: str)
         " lists_whose_sum_overflows another_dim negative_dim no_number_of_dims other_names"
     ).split(),
 )
-def test_arrays_of_search_codes_belong_together(tmp_path: Path, name: str) -> None:
-    """Compiled code reads them without looking at where they end."""
+def test_inconsistent_arrays_of_search_codes_are_refused(tmp_path: Path, name: str) -> None:
+    """Compiled code reads them without bounds checks."""
     layout = make_case(0, (1, 30, 16, 1, 4), exact=False).layout()
     sources = np.stack([np.arange(30), np.ones(30, np.int64), np.diff(layout.offsets)], axis=1)
     table, counts = CodeTable.of(layout, sources, ["simple"]), sources.copy()[:, 2]
@@ -198,7 +198,7 @@ def test_arrays_of_search_codes_belong_together(tmp_path: Path, name: str) -> No
     assert len(CodeTable.open(tmp_path / "good")) == 30
     if name == "one_row_too_few":
         table = replace(table, sources=sources[:-1])
-    elif name == "one_list_too_long":  # the next one is as much too short
+    elif name == "one_list_too_long":  # the next list is too short by the same number
         counts[3:5] += [counts[4] + 2, -counts[4] - 2]
         table = replace(table, sources=np.column_stack([sources[:, :2], counts]))
     elif name == "one_word_too_few":
@@ -220,7 +220,7 @@ def test_arrays_of_search_codes_belong_together(tmp_path: Path, name: str) -> No
         CodeTable.open(tmp_path / "bad")
 
 
-def test_linked_folders_are_used_and_not_swept(path: Path) -> None:
+def test_linked_folders_are_used_and_not_cleaned_up(path: Path) -> None:
     other = path.parent / "elsewhere"
     (path / "vectors").rename(other)
     (path / "vectors").symlink_to(other)
@@ -242,25 +242,28 @@ def test_a_file_that_is_a_link_is_neither_read_nor_written(path: Path) -> None:
     file.unlink()
     file.symlink_to(outside)
     with reopen(path) as index:
-        for act in (lambda: index.search("a"), lambda: index.add([{"id": "n", "text": "New."}])):
+        for operation in (
+            lambda: index.search("a"),
+            lambda: index.add([{"id": "n", "text": "New."}]),
+        ):
             with pytest.raises(BadIndex, match="is a link"):
-                act()
+                operation()
     assert outside.read_bytes() == before
 
 
-@pytest.mark.parametrize("end", ["", "-wal", "-shm"])
-def test_a_catalog_that_is_a_link_is_refused(path: Path, end: str) -> None:
-    file = path / f"catalog.sqlite{end}"
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
+def test_a_catalog_that_is_a_link_is_refused(path: Path, suffix: str) -> None:
+    file = path / f"catalog.sqlite{suffix}"
     outside = path.parent / "outside"
     if file.exists():
         file.rename(outside)
     file.symlink_to(outside)
     with pytest.raises(BadIndex, match="is a link"):
         reopen(path)
-    assert end == "" or not outside.exists()
+    assert suffix == "" or not outside.exists()
 
 
-# -- nonsense in the catalog -----------------------------------------------------------------
+# -- invalid values in the catalog -----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -285,17 +288,19 @@ def test_a_catalog_that_is_a_link_is_refused(path: Path, end: str) -> None:
         "UPDATE sets SET settings = json_set(settings, '$.source', 'augmented')",
     ],
 )
-def test_nonsense_is_refused_with_a_remedy_and_named_by_check(path: Path, sql: str) -> None:
+def test_an_invalid_catalog_is_refused_with_a_remedy_and_reported_by_check(
+    path: Path, sql: str
+) -> None:
     edit(path, sql)
     shutil.rmtree(path / "cache", ignore_errors=True)
     with pytest.raises(IndexDamaged, match=r"strop check|backup"), reopen(path) as index:
         index.search("grows")
-    if "embedder" not in sql:  # without one there is no index to open
+    if "embedder" not in sql:  # without an embedder the index cannot be opened
         with reopen(path) as index:
             assert index.check()
 
 
-def test_settings_of_references_of_another_shape_are_refused(path: Path) -> None:
+def test_invalid_settings_of_references_are_refused(path: Path) -> None:
     with reopen(path) as index:
         index.select_references()
     edit(path, "UPDATE meta SET value = '[1]' WHERE key = 'references'")
@@ -303,7 +308,7 @@ def test_settings_of_references_of_another_shape_are_refused(path: Path) -> None
         index.info()
 
 
-def test_a_document_whose_chunks_lost_their_rows_is_refused(tmp_path: Path) -> None:
+def test_a_document_whose_chunks_are_missing_is_refused(tmp_path: Path) -> None:
     with create(tmp_path / "cut", chunking="10:3") as index:
         index.add([{"id": "a", "text": "One sentence has some words. " * 6}])
     edit(tmp_path / "cut", "DELETE FROM documents")
@@ -320,12 +325,12 @@ def test_a_document_whose_chunks_lost_their_rows_is_refused(tmp_path: Path) -> N
         {"method": {"alpha": 2.0, "sets": None}},
     ],
 )  # fmt: skip
-def test_tuned_settings_of_another_shape_are_refused(path: Path, tuned: Any) -> None:
+def test_invalid_tuned_settings_are_refused(path: Path, tuned: Any) -> None:
     edit(path, "INSERT INTO meta VALUES ('tuned', ?)", json.dumps(tuned))
     with reopen(path) as index:
-        for act in (lambda: index.search("grows"), index.info):
+        for operation in (lambda: index.search("grows"), index.info):
             with pytest.raises(IndexDamaged, match="tuned settings"):
-                act()
+                operation()
 
 
 def test_a_catalog_of_another_program_or_with_triggers_is_refused(path: Path) -> None:
@@ -334,7 +339,7 @@ def test_a_catalog_of_another_program_or_with_triggers_is_refused(path: Path) ->
         reopen(path)
 
 
-def test_a_hit_never_rests_on_a_damaged_row(path: Path) -> None:
+def test_a_damaged_row_is_refused_and_repaired(path: Path) -> None:
     with reopen(path) as index:
         best = index.search("word7 grows", k=1).ids[0, 0]
         assert best == "7"
@@ -350,7 +355,7 @@ def test_a_hit_never_rests_on_a_damaged_row(path: Path) -> None:
             assert index.search("word7 grows", k=1).ids[0, 0] == "7"
 
 
-# -- what is given ---------------------------------------------------------------------------
+# -- input -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -363,7 +368,7 @@ def test_a_hit_never_rests_on_a_damaged_row(path: Path) -> None:
         ({"id": "x", "text": "a", "m": float("nan")}, "metadata"),
     ],
 )
-def test_values_that_are_no_text_are_refused(
+def test_documents_with_invalid_values_are_refused(
     tmp_path: Path, document: dict[str, Any], reported: str
 ) -> None:
     with create(tmp_path / "index") as index:

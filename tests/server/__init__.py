@@ -1,1 +1,1 @@
-"""Tests of the index as a whole."""
+"""Tests of the server."""

@@ -1,4 +1,4 @@
-"""One server for the tests of this folder, over documents with metadata, some of them hostile."""
+"""One server for the tests of this folder, with documents that have metadata or hostile text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DATED = [
 
 @pytest.fixture(scope="session")
 def served(_built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the server of these tests serves."""
+    """The index folder that the server serves."""
     path = Path(shutil.copytree(_built, tmp_path_factory.mktemp("served") / "docs.index"))
     with Index.open(path) as index:
         index.add([*HOSTILE, *DATED])
@@ -44,14 +44,14 @@ def running(served: Path) -> Iterator[RunningServer]:
 
 @pytest.fixture
 def opened(served: Path) -> Iterator[Index]:
-    """The same index, opened here, to compare with."""
+    """The same index, opened in this process to compare results."""
     with Index.open(served) as index:
         yield index
 
 
 @pytest.fixture(scope="session")
 def copy_url(served: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The URL of a published copy of it."""
+    """The URL of a published copy of the index."""
     pytest.importorskip("duckdb", reason="pip install 'strop[duckdb]'")
     url = f"duckdb://{tmp_path_factory.mktemp('copy')}/docs.duckdb"
     with Index.open(served) as index:

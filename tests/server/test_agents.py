@@ -1,4 +1,4 @@
-"""MCP, through the official client, over standard input and output and over HTTP."""
+"""MCP with the official client, over standard input and output and over HTTP."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUERY = "copy a folder with all files"
 
 @pytest.fixture
 def client(request: pytest.FixtureRequest, served: Path) -> Client:
-    """Return the client of the index, or of a published copy of it, as an agent has it."""
+    """Return an MCP client of the index or of a published copy."""
     if request.param == "stdio":
         arguments = ["-m", "strop", "mcp", str(served)]
         return Client(
@@ -34,24 +34,24 @@ def client(request: pytest.FixtureRequest, served: Path) -> Client:
 
 
 @pytest.mark.parametrize("client", ["stdio", "running", "copy"], indirect=True)
-def test_an_agent_searches_reads_and_asks_why(client: Any, opened: Index, served: Path) -> None:
+def test_an_agent_searches_fetches_and_explains(client: Any, opened: Index, served: Path) -> None:
     async def talk() -> None:
         async with client:
             tools = {tool.name: tool for tool in (await client.list_tools()).tools}
             assert {*tools} == {"search", "fetch", "similar", "explain", "info"}
             assert all(tool.annotations.read_only_hint for tool in tools.values())
 
-            method = "sharp:feedback=0"  # is not part of an explanation
+            method = "sharp:feedback=0"  # feedback is not part of an explanation
             best = opened.search(QUERY, 3, method)[0]
-            found = (await _call(client, "search", query=QUERY, k=3, method=method))["results"]
-            assert [one["id"] for one in found] == [hit.id for hit in best]
-            assert found[0]["passage"] == (best[0].passage and best[0].passage.text)
+            hits = (await _call(client, "search", query=QUERY, k=3, method=method))["results"]
+            assert [hit["id"] for hit in hits] == [hit.id for hit in best]
+            assert hits[0]["passage"] == (best[0].passage and best[0].passage.text)
 
             filtered = await _call(client, "search", query="folders", where={"year": 2020})
-            assert [one["id"] for one in filtered["results"]] == ["note-2020"]
+            assert [hit["id"] for hit in filtered["results"]] == ["note-2020"]
             assert filtered["warnings"] == []
-            misspelt = await _call(client, "search", query="folders", where={"yeer": 2020})
-            assert "no document has the field 'yeer'" in misspelt["warnings"][0]
+            misspelled = await _call(client, "search", query="folders", where={"yeer": 2020})
+            assert "no document has the field 'yeer'" in misspelled["warnings"][0]
 
             id_ = best[0].id
             text = opened.get(id_).text
@@ -60,18 +60,20 @@ def test_an_agent_searches_reads_and_asks_why(client: Any, opened: Index, served
             rest = await _call(client, "fetch", id=id_, start=20, length=100_000)
             assert (first["text"] + rest["text"], rest["next"]) == (text, None)
 
-            like = (await _call(client, "similar", id="note-2020", k=3))["results"]
-            assert len(like) == 3
-            assert all(one["id"].startswith("note-") and one["id"] != "note-2020" for one in like)
+            similar = (await _call(client, "similar", id="note-2020", k=3))["results"]
+            assert len(similar) == 3
+            assert all(
+                hit["id"].startswith("note-") and hit["id"] != "note-2020" for hit in similar
+            )
 
-            why = await _call(client, "explain", query=QUERY, id=id_, method=method)
-            assert why["score"] == pytest.approx(best[0].score, abs=1e-4)
-            assert why["parts"]
+            explanation = await _call(client, "explain", query=QUERY, id=id_, method=method)
+            assert explanation["score"] == pytest.approx(best[0].score, abs=1e-4)
+            assert explanation["parts"]
 
-            about = await _call(client, "info")
-            assert about["documents"] == len(opened)
+            info = await _call(client, "info")
+            assert info["documents"] == len(opened)
             await _read_resources(client, opened)
-            await _make_mistakes(client, served)
+            await _check_errors(client, served)
 
     anyio.run(talk)
 
@@ -79,15 +81,15 @@ def test_an_agent_searches_reads_and_asks_why(client: Any, opened: Index, served
 async def _read_resources(client: Any, opened: Index) -> None:
     (template,) = (await client.list_resource_templates()).resource_templates
     assert template.uri_template == "strop://documents/{+id}"
-    read = await client.read_resource("strop://documents/shutil.move")
-    assert opened.get("shutil.move").text in read.contents[0].text
+    resource = await client.read_resource("strop://documents/shutil.move")
+    assert opened.get("shutil.move").text in resource.contents[0].text
     with pytest.raises(MCPError, match="no document"):
         await client.read_resource("strop://documents/nobody")
 
 
-async def _make_mistakes(client: Any, served: Path) -> None:
-    """Mistakes reach the agent as messages."""
-    for name, arguments, part in (
+async def _check_errors(client: Any, served: Path) -> None:
+    """Errors are returned to the agent as messages."""
+    for name, arguments, message in (
         ("search", {"query": "x", "method": "magic"}, "choose from"),
         ("search", {"query": "x", "where": {"a": {"$near": 1}}}, "$near"),
         ("search", {"query": "x", "k": 10_000}, "k"),
@@ -97,12 +99,12 @@ async def _make_mistakes(client: Any, served: Path) -> None:
     ):
         result = await client.call_tool(name, arguments)
         assert result.is_error
-        assert part in result.content[0].text
+        assert message in result.content[0].text
         assert str(served.parent) not in result.content[0].text
 
 
 @pytest.mark.slow
-def test_over_http_an_agent_needs_a_key_where_others_do(index: Path) -> None:
+def test_mcp_over_http_needs_a_key(index: Path) -> None:
     import httpx2
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""strop's own API answers as the library does."""
+"""strop's own API gives the same results as the library."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from strop.types import HIT_FIELDS
 QUERY = "copy a folder with all files"
 
 
-def test_a_search_is_the_index_search(running: RunningServer, opened: Index) -> None:
+def test_search_equals_index_search(running: RunningServer, opened: Index) -> None:
     reply = running.post("/search", {"query": QUERY, "k": 5})
     models.SearchReply.model_validate(reply)
-    assert [reply["hits"]] == _about(opened.search(QUERY, 5).to_dict())
+    assert [reply["hits"]] == _approximate(opened.search(QUERY, 5).to_dict())
     assert reply["method"] == method_spec(opened.method())
 
 
 @pytest.mark.parametrize(
-    ("asked", "options"),
+    ("body", "options"),
     [
         ({"method": "trad"}, {"method": "trad"}),
         ({"method": "sharp:alpha=2:words=1"}, {"method": "sharp:alpha=2:words=1"}),
@@ -41,75 +41,75 @@ def test_a_search_is_the_index_search(running: RunningServer, opened: Index) -> 
         ({"fields": []}, {"fields": ()}),
     ],
 )
-def test_options_of_a_search(
-    running: RunningServer, opened: Index, asked: dict[str, Any], options: dict[str, Any]
+def test_search_options_are_those_of_the_library(
+    running: RunningServer, opened: Index, body: dict[str, Any], options: dict[str, Any]
 ) -> None:
     queries = [QUERY, "is it a link", QUERY]
-    hits = running.post("/search", {"queries": queries, "k": 4, **asked})["hits"]
+    hits = running.post("/search", {"queries": queries, "k": 4, **body})["hits"]
     fields: tuple[str, ...] = options.get("fields", HIT_FIELDS)
     expected = opened.search(queries, 4, **options).to_dict(fields)
-    assert hits == _about(expected)
+    assert hits == _approximate(expected)
 
 
-def _about(rows: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
-    """Return hits to compare with: the last digits of scores depend on the batch."""
+def _approximate(rows: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
+    """Return hits with approximate scores: their last digits depend on the batch."""
     for hit in (hit for row in rows for hit in row):
         if "score" in hit:
             hit["score"] = pytest.approx(hit["score"], abs=1e-5)
     return rows
 
 
-def test_a_field_that_no_document_has_is_named_in_the_reply(
-    running: RunningServer, opened: Index
-) -> None:
-    with pytest.warns(UserWarning, match="filter") as raised:
+def test_an_unknown_field_gives_a_warning(running: RunningServer, opened: Index) -> None:
+    with pytest.warns(UserWarning, match="filter") as warned:
         assert opened.search(QUERY, where={"yeer": 2020}).ids.size == 0
     reply = running.post("/search", {"query": QUERY, "where": {"yeer": 2020}})
     models.SearchReply.model_validate(reply)
     assert reply["hits"] == []
-    assert reply["warnings"] == [str(one.message) for one in raised]
+    assert reply["warnings"] == [str(warning.message) for warning in warned]
     assert "'yeer' (fields there are: " in reply["warnings"][0]
     assert "warnings" not in running.post("/search", {"query": QUERY, "where": {"year": 2020}})
 
 
-def test_hits_are_explained(running: RunningServer, opened: Index) -> None:
+def test_explanations_add_up_to_scores(running: RunningServer, opened: Index) -> None:
     hits = running.post(
         "/search", {"query": QUERY, "k": 3, "explain": True, "method": "sharp:feedback=0"}
     )["hits"]
     for hit in hits:
-        why = hit["explanation"]
-        models.Explanation.model_validate(why)
-        moved = sum(one["moved"] for one in why["queries"])
-        assert why["plain"] + moved + why["words"] == pytest.approx(hit["score"], abs=1e-4)
-        assert len(why["queries"]) == len(opened.explain(QUERY, hit["id"]).queries)
+        explanation = hit["explanation"]
+        models.Explanation.model_validate(explanation)
+        moved = sum(query["moved"] for query in explanation["queries"])
+        assert explanation["plain"] + moved + explanation["words"] == pytest.approx(
+            hit["score"], abs=1e-4
+        )
+        assert len(explanation["queries"]) == len(opened.explain(QUERY, hit["id"]).queries)
 
 
-def test_concurrent_searches_get_their_own_answers(running: RunningServer, opened: Index) -> None:
+def test_concurrent_searches_get_their_own_hits(running: RunningServer, opened: Index) -> None:
     queries = [
         document.text[:40].strip() or document.id for document in map(opened.get, opened.ids())
     ]
     expected = [[hit.id for hit in hits] for hits in opened.search(queries, 3, fields=())]
 
-    def ask(at: int) -> list[str]:
+    def search(at: int) -> list[str]:
         body = {"query": queries[at], "k": 3, "fields": ["id"]}
         return [hit["id"] for hit in client.post("/search", json=body).json()["hits"]]
 
     with running.client() as client, ThreadPoolExecutor(16) as threads:
-        assert list(threads.map(ask, range(len(queries)))) == expected
+        assert list(threads.map(search, range(len(queries)))) == expected
 
 
 # -- documents ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("id_", ["one", "with/slash", "../up", "a b?c#d%2F", "ü✓", "delete"])
-def test_a_documents_life(running: RunningServer, id_: str) -> None:
+def test_create_read_update_and_delete_a_document(running: RunningServer, id_: str) -> None:
     path = f"/documents/{_escaped(id_)}"
     body = {"text": "A zebra has stripes.", "title": "Zebras", "metadata": {"legs": 4, "a": [None]}}
     with running.client(WRITE_KEY) as client:
         assert client.get(path).status_code == 404
         assert client.delete(path).status_code == 404
-        made = client.put(path, json=body)
-        assert (made.status_code, made.json()["new"]) == (201, 1)
+        created = client.put(path, json=body)
+        assert (created.status_code, created.json()["new"]) == (201, 1)
         assert client.put(path, json=body).json()["unchanged"] == 1
         assert client.get(path).json() == {"id": id_, **body}
         hits = client.post("/search", json={"query": "stripes of a zebra", "k": 1}).json()["hits"]
@@ -126,18 +126,18 @@ def _escaped(id_: str) -> str:
     return quote(id_, safe="")
 
 
-def test_documents_in_bulk_are_stored_all_or_none(running: RunningServer, opened: Index) -> None:
+def test_bulk_writes_store_all_documents_or_none(running: RunningServer, opened: Index) -> None:
     before = len(opened)
     new = [{"id": f"bulk-{n}", "text": f"Bulk document {n}."} for n in range(5)]
     with running.client(WRITE_KEY) as client:
-        twice = client.post("/documents", json={"documents": [*new, new[0]]})
-        assert twice.status_code == 400
-        assert "bulk-0" in twice.json()["error"]["message"]
+        duplicate = client.post("/documents", json={"documents": [*new, new[0]]})
+        assert duplicate.status_code == 400
+        assert "bulk-0" in duplicate.json()["error"]["message"]
         assert len(opened) == before
         stored = client.post("/documents", json={"documents": new})
         counts = {"new": 5, "changed": 0, "unchanged": 0, "empty": 0, "removed": 0}
         assert stored.json() == counts
-        ids = [one["id"] for one in new]
+        ids = [document["id"] for document in new]
         assert client.post("/documents/delete", json={"ids": [*ids, "nobody"]}).status_code == 404
         assert len(opened) == before + 5
         assert client.post("/documents/delete", json={"ids": [*ids, ids[0]]}).json()["deleted"] == 5
@@ -147,74 +147,76 @@ def test_documents_in_bulk_are_stored_all_or_none(running: RunningServer, opened
 # -- about ----------------------------------------------------------------------------------------
 
 
-def test_info_says_what_the_index_holds_and_not_where(running: RunningServer, served: Path) -> None:
+def test_info_describes_the_index_without_its_path(running: RunningServer, served: Path) -> None:
     with running.client() as client:
         reply = client.get("/info")
-    about = models.Info.model_validate(reply.json())
-    assert (about.name, about.writable) == ("docs", True)
-    assert {"trad", "sharp", "simsharp"} <= {*about.methods}
-    assert not {"consharp", "doc2query"} & {*about.methods}
+    info = models.Info.model_validate(reply.json())
+    assert (info.name, info.writable) == ("docs", True)
+    assert {"trad", "sharp", "simsharp"} <= {*info.methods}
+    assert not {"consharp", "doc2query"} & {*info.methods}
     assert str(served.parent) not in reply.text
 
 
-def test_sets_health_and_openapi_replies_fit_their_models(running: RunningServer) -> None:
+def test_replies_to_get_match_their_models(running: RunningServer) -> None:
     with running.client() as client:
         for operation in OPERATIONS:
             if operation.method == "GET" and operation.reply and "{" not in operation.path:
                 reply = client.get(operation.path)
                 assert reply.status_code == 200
                 TypeAdapter(operation.reply).validate_python(reply.json())
-        names = [one["name"] for one in client.get("/sets").json()["sets"]]
+        names = [query_set["name"] for query_set in client.get("/sets").json()["sets"]]
     assert names == ["sentences", "simple"]
 
 
-def test_the_description_is_for_those_who_call(running: RunningServer) -> None:
+def test_the_openapi_document_is_for_callers(running: RunningServer) -> None:
     with running.client() as client:
-        described = client.get("/openapi.json").json()
-    assert not [path for path in described["paths"] if path.startswith("/explore")]
-    assert len(described["paths"]) == len({one.path for one in DESCRIBED})
-    for path, methods in described["paths"].items():
-        for method, one in methods.items():
-            assert "content" in one["responses"]["200"], (method, path)
-    schemas = described["components"]["schemas"]
+        schema = client.get("/openapi.json").json()
+    assert not [path for path in schema["paths"] if path.startswith("/explore")]
+    assert len(schema["paths"]) == len({operation.path for operation in DESCRIBED})
+    for path, methods in schema["paths"].items():
+        for method, operation in methods.items():
+            assert "content" in operation["responses"]["200"], (method, path)
+    schemas = schema["components"]["schemas"]
     passage = schemas["Passage"]["properties"]
     assert "place in the document" in passage["start"]["description"]
     assert "query set" in passage["source"]["description"]
-    for name, schema in schemas.items():
-        told = json.dumps([schema.get("description"), *schema.get("properties", {}).values()])
-        assert not re.search(r"``|Index\.", told), name
+    for name, component in schemas.items():
+        descriptions = json.dumps(
+            [component.get("description"), *component.get("properties", {}).values()]
+        )
+        assert not re.search(r"``|Index\.", descriptions), name
 
 
-def test_the_page_is_told_what_stands_alone_and_apart(
+def test_the_page_gets_isolated_documents_and_reference_margins(
     running: RunningServer, opened: Index
 ) -> None:
     with running.client() as client:
         corpus = client.get("/explore/collection").json()
     assert len(corpus["isolated"]) == 5
-    known = opened.catalog.references.known()
-    numbers = known[known[:, 2] > 0, 0]
+    records = opened.catalog.references.known()
+    numbers = records[records[:, 2] > 0, 0]
     nearest = opened.catalog.references.lists(numbers, 1)[1][:, 0]
     ids = opened.catalog.documents.ids_of(numbers.tolist())
-    alone = [ids[int(number)] for number in numbers[nearest.argsort()]][:5]
-    assert corpus["isolated"] == alone
+    isolated = [ids[int(number)] for number in numbers[nearest.argsort()]][:5]
+    assert corpus["isolated"] == isolated
     id_ = next(hub["id"] for hub in corpus["hubs"] if opened.references_of(hub["id"]))
     references = running.post("/explore/document", {"id": id_})["references"]
-    chosen = opened.references_of(id_)
-    assert chosen is not None
-    assert [one["cluster_size"] for one in references] == [
-        one.cluster_size for one in chosen.references
+    selected = opened.references_of(id_)
+    assert selected is not None
+    assert [reference["cluster_size"] for reference in references] == [
+        reference.cluster_size for reference in selected.references
     ]
     method = Method("all", sets=tuple(opened.query_sets()))
-    own, *others = opened.score_inputs([id_, *(one["id"] for one in references)], "", method)
-    for one, other in zip(references, others, strict=True):
+    own, *others = opened.score_inputs(
+        [id_, *(reference["id"] for reference in references)], "", method
+    )
+    for reference, other in zip(references, others, strict=True):
         margins = own.queries @ (own.vector - other.vector)
-        assert one["margin"] == pytest.approx(float(margins.max()), abs=1e-6)
-        assert one["query"] in {text for _, text in own.texts}
+        assert reference["margin"] == pytest.approx(float(margins.max()), abs=1e-6)
+        assert reference["query"] in {text for _, text in own.texts}
 
 
-def test_an_evaluation_is_the_library_s(
-    running: RunningServer, opened: Index, dataset: Path
-) -> None:
+def test_eval_equals_evaluate(running: RunningServer, opened: Index, dataset: Path) -> None:
     labelled = read_dataset(dataset)
     body = {"queries": labelled.queries, "qrels": labelled.qrels, "methods": ["trad", "sharp"]}
     reply = running.post("/eval", body)
@@ -256,7 +258,7 @@ def test_metrics_count_requests_and_batches(running: RunningServer, opened: Inde
         ({"query": QUERY, "fields": ["vector"]}, 422, "fields"),
     ],
 )
-def test_a_bad_search_is_refused_with_the_place(
+def test_an_invalid_search_is_refused_and_names_the_field(
     running: RunningServer, served: Path, body: dict[str, Any], status: int, named: str
 ) -> None:
     with running.client() as client:
@@ -270,14 +272,14 @@ def test_a_bad_search_is_refused_with_the_place(
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b'"x"', b"\xff", b"null", b'{"query": "\\ud800"}', b"[" * 100_000]
 )
-def test_what_is_no_json_object_is_refused(running: RunningServer, body: bytes) -> None:
+def test_a_body_that_is_no_json_object_is_refused(running: RunningServer, body: bytes) -> None:
     with running.client() as client:
         reply = client.post("/search", content=body, headers={"content-type": "application/json"})
     assert reply.status_code in (400, 422)
     models.ErrorReply.model_validate(reply.json())
 
 
-def test_unknown_paths_and_methods_have_the_same_form(running: RunningServer) -> None:
+def test_unknown_paths_and_methods_return_an_error_reply(running: RunningServer) -> None:
     with running.client() as client:
         for reply, status in ((client.get("/nowhere"), 404), (client.get("/search"), 405)):
             assert reply.status_code == status
@@ -285,17 +287,17 @@ def test_unknown_paths_and_methods_have_the_same_form(running: RunningServer) ->
 
 
 @pytest.mark.slow
-def test_several_processes_serve_one_folder_and_see_commits(index: Path) -> None:
+def test_several_processes_serve_one_index_and_see_commits(index: Path) -> None:
     with serving(index, "--workers", "2", keys=f"write:{WRITE_KEY}") as server:
         for at in range(8):
             with server.client() as client:  # a new connection: may be either process
-                made = client.put(
+                created = client.put(
                     f"/documents/zebra-{at}", json={"text": f"A zebra numbered {at}."},
                     headers={"x-api-key": WRITE_KEY},
                 )  # fmt: skip
-                assert made.status_code == 201, made.text
-            found = server.post("/search", {"query": f"a zebra numbered {at}", "k": at + 1})
-            assert f"zebra-{at}" in [hit["id"] for hit in found["hits"]]
+                assert created.status_code == 201, created.text
+            reply = server.post("/search", {"query": f"a zebra numbered {at}", "k": at + 1})
+            assert f"zebra-{at}" in [hit["id"] for hit in reply["hits"]]
         with server.client() as client:
             text = client.get("/metrics").text
         count = 'strop_requests_total{method="PUT",route="/documents/{id:path}",status="201"} 8.0'

@@ -1,4 +1,4 @@
-"""Concurrent queries are searched together, and each gets its own answer."""
+"""Concurrent queries are searched in batches, and each request gets its own hits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from strop.types import Hit
 
 
 class Recorder:
-    """A search that answers each query with itself, and remembers its calls."""
+    """A search whose hits name their query; it records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[list[str], int, Any]] = []
@@ -43,39 +43,41 @@ class Recorder:
         max_size=20,
     )
 )
-def test_every_request_gets_the_answers_to_its_own_queries(
+def test_every_request_gets_the_hits_of_its_own_queries(
     requests: list[tuple[list[str], int, str | None]],
 ) -> None:
     search = Recorder()
 
     async def run() -> list[Any]:
         batcher = Batcher(search, 10_000)
-        asked = [batcher.search(of, k=k, method=method) for of, k, method in requests]
+        searches = [batcher.search(queries, k=k, method=method) for queries, k, method in requests]
         try:
-            return await asyncio.gather(*asked, return_exceptions=True)
+            return await asyncio.gather(*searches, return_exceptions=True)
         finally:
             batcher.close()
 
-    for (queries, k, method), answer in zip(requests, asyncio.run(run()), strict=True):
+    for (queries, k, method), result in zip(requests, asyncio.run(run()), strict=True):
         if "bad" in queries:
-            assert isinstance(answer, BadInput)
+            assert isinstance(result, BadInput)
         else:
-            assert answer.method == str(method)
-            assert [row[0].id for row in answer.hits] == [f"{one}/{k}/{method}" for one in queries]
+            assert result.method == str(method)
+            assert [row[0].id for row in result.hits] == [
+                f"{query}/{k}/{method}" for query in queries
+            ]
     for queries, _, _ in search.calls:
-        assert len(queries) <= max(MAX_BATCH_QUERIES, *(len(of) for of, _, _ in requests))
+        assert len(queries) <= max(MAX_BATCH_QUERIES, *(len(queries) for queries, _, _ in requests))
 
 
-def test_what_arrives_during_a_search_is_searched_together() -> None:
+def test_queries_that_arrive_during_a_search_form_a_batch() -> None:
     search = Recorder()
     search.open.clear()
 
     async def run() -> None:
         batcher = Batcher(search, 1000)
-        asked = [asyncio.ensure_future(batcher.search([str(n)], k=3)) for n in range(40)]
+        searches = [asyncio.ensure_future(batcher.search([str(n)], k=3)) for n in range(40)]
         await asyncio.sleep(0.05)
         search.open.set()
-        await asyncio.gather(*asked)
+        await asyncio.gather(*searches)
         batcher.close()
 
     asyncio.run(run())
@@ -85,26 +87,26 @@ def test_what_arrives_during_a_search_is_searched_together() -> None:
     assert len(search.calls) <= 4
 
 
-def test_more_than_can_wait_are_refused_and_those_given_up_are_not_searched() -> None:
+def test_queries_beyond_the_limit_are_refused_and_cancelled_ones_not_searched() -> None:
     search = Recorder()
     search.open.clear()
 
-    async def ask(batcher: Batcher, queries: Sequence[str]) -> Any:
+    async def search_with(batcher: Batcher, queries: Sequence[str]) -> Any:
         return await batcher.search(queries, k=1)
 
     async def run() -> None:
         batcher = Batcher(search, 10)
-        running = [asyncio.ensure_future(ask(batcher, [f"r{n}"])) for n in range(2)]
+        running = [asyncio.ensure_future(search_with(batcher, [f"r{n}"])) for n in range(2)]
         await asyncio.sleep(0.05)
-        late = asyncio.ensure_future(ask(batcher, ["late"]))
+        cancelled = asyncio.ensure_future(search_with(batcher, ["late"]))
         await asyncio.sleep(0)
         with pytest.raises(Refused, match="wait already"):
-            await ask(batcher, ["x"] * 10)
-        late.cancel()
+            await search_with(batcher, ["x"] * 10)
+        cancelled.cancel()
         await asyncio.sleep(0)
         search.open.set()
         await asyncio.gather(*running)
-        assert (await ask(batcher, ["x"] * 10)).hits[0][0].id == "x/1/None"
+        assert (await search_with(batcher, ["x"] * 10)).hits[0][0].id == "x/1/None"
         batcher.close()
 
     asyncio.run(run())

@@ -1,4 +1,4 @@
-"""An index whose documents are split into chunks, behind the server."""
+"""The server with an index whose documents are split into chunks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONG = "\n\n".join(
 )
 
 
-def test_documents_that_are_cut(tmp_path: Path) -> None:
+def test_documents_split_into_chunks(tmp_path: Path) -> None:
     path = tmp_path / "cut.index"
     with Index.create(path, chunking="60:10") as index:
         index.add([{"id": "long", "text": LONG}, {"id": "short", "text": "A lynx and an otter."}])
@@ -29,8 +29,8 @@ def test_documents_that_are_cut(tmp_path: Path) -> None:
     app = make_app(Service(str(path)), Settings(str(path)), ())
     with TestClient(app, "http://localhost") as client:
 
-        def post(where: str, body: Any) -> Any:
-            reply = client.post(where, json=body)
+        def post(url: str, body: Any) -> Any:
+            reply = client.post(url, json=body)
             assert reply.status_code == 200, reply.text
             return reply.json()
 
@@ -38,9 +38,12 @@ def test_documents_that_are_cut(tmp_path: Path) -> None:
         models.SearchReply.model_validate(reply)
         assert [hit["id"] for hit in reply["hits"]] == [hit.id for hit in expected]
         assert reply["hits"][0]["chunk"]["document"] == "long"
-        found = post("/explore/candidates", {"query": "where is the badger"})["candidates"]
-        assert {one["document"] for one in found} == {"long", "short"}
-        for id_ in (found[0]["id"], "long"):
+        candidates = post("/explore/candidates", {"query": "where is the badger"})["candidates"]
+        assert {candidate["document"] for candidate in candidates} == {"long", "short"}
+        for id_ in (candidates[0]["id"], "long"):
             detail = post("/explore/document", {"id": id_, "query": "badger"})
             assert detail["explanation"]["queries"]
-        post("/explore/map", {"query": "badger", "ids": [one["id"] for one in found]})
+        post(
+            "/explore/map",
+            {"query": "badger", "ids": [candidate["id"] for candidate in candidates]},
+        )

@@ -1,4 +1,4 @@
-"""The forms of other APIs: OpenAI's embeddings and vector stores, Cohere's and Jina's rerank."""
+"""Compatible APIs: OpenAI embeddings and vector stores, Cohere and Jina rerank."""
 
 from __future__ import annotations
 
@@ -16,45 +16,46 @@ from strop.server.compatible import read_store_filter
 QUERY = "copy a folder with all files"
 
 
-def test_embeddings_are_those_of_the_index(running: RunningServer, opened: Index) -> None:
+def test_embeddings_equal_those_of_the_index(running: RunningServer, opened: Index) -> None:
     texts = ["one text", "another"]
     reply = running.post("/v1/embeddings", {"input": texts, "model": "any", "user": "ignored"})
     models.EmbeddingsReply.model_validate(reply)
-    vectors = np.array([one["embedding"] for one in reply["data"]], np.float32)
+    vectors = np.array([item["embedding"] for item in reply["data"]], np.float32)
     np.testing.assert_allclose(vectors, opened.embed_queries(texts), atol=1e-6)
-    packed = running.post(
+    encoded = running.post(
         "/v1/embeddings",
         {"input": texts[0], "encoding_format": "base64", "input_type": "document"},
     )
-    vector = np.frombuffer(base64.b64decode(packed["data"][0]["embedding"]), "<f4")
+    vector = np.frombuffer(base64.b64decode(encoded["data"][0]["embedding"]), "<f4")
     np.testing.assert_allclose(vector, opened.embedder.embed(texts[:1], "document")[0], atol=1e-6)
 
 
-def test_embeddings_of_another_length_are_refused(running: RunningServer) -> None:
+def test_another_number_of_dimensions_is_refused(running: RunningServer) -> None:
     with running.client() as client:
         reply = client.post("/v1/embeddings", json={"input": "x", "dimensions": 7})
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, "dimensions")
 
 
-def test_a_vector_store_search_is_a_search(running: RunningServer, opened: Index) -> None:
+def test_a_vector_store_search_equals_index_search(running: RunningServer, opened: Index) -> None:
     path = "/v1/vector_stores/docs/search"
     reply = running.post(path, {"query": QUERY, "max_num_results": 4})
     models.StoreReply.model_validate(reply)
     hits = opened.search(QUERY, 4)[0]
-    assert [one["file_id"] for one in reply["data"]] == [hit.id for hit in hits]
+    assert [item["file_id"] for item in reply["data"]] == [hit.id for hit in hits]
     assert reply["data"][0]["content"][-1]["text"] == hits[0].text
-    least = (hits[1].score + hits[2].score) / 2
-    cut = running.post(
-        path, {"query": QUERY, "max_num_results": 4, "ranking_options": {"score_threshold": least}}
+    threshold = (hits[1].score + hits[2].score) / 2
+    above = running.post(
+        path,
+        {"query": QUERY, "max_num_results": 4, "ranking_options": {"score_threshold": threshold}},
     )
-    assert [one["file_id"] for one in cut["data"]] == [hit.id for hit in hits[:2]]
+    assert [item["file_id"] for item in above["data"]] == [hit.id for hit in hits[:2]]
     both = running.post(path, {"query": [QUERY, "is it a link"], "max_num_results": 2})
-    assert len({one["file_id"] for one in both["data"]}) == 2
+    assert len({item["file_id"] for item in both["data"]}) == 2
     with running.client() as client:
         assert client.post("/v1/vector_stores/other/search", json={"query": "x"}).status_code == 404
 
 
-def test_a_vector_store_filter_selects(running: RunningServer) -> None:
+def test_a_vector_store_search_can_be_filtered(running: RunningServer) -> None:
     filters = {
         "type": "and",
         "filters": [
@@ -63,23 +64,21 @@ def test_a_vector_store_filter_selects(running: RunningServer) -> None:
         ],
     }
     reply = running.post("/v1/vector_stores/docs/search", {"query": "note", "filters": filters})
-    years = sorted(one["attributes"]["year"] for one in reply["data"])
+    years = sorted(item["attributes"]["year"] for item in reply["data"])
     assert years == [2018, 2019, 2022, 2023, 2024]
 
 
 @pytest.mark.parametrize(
     "filters", [{}, {"type": "eq", "key": 1, "value": 1}, {"type": "or", "filters": []}, []]
 )
-def test_a_bad_store_filter_is_refused(filters: Any) -> None:
+def test_an_invalid_vector_store_filter_is_refused(filters: Any) -> None:
     from strop.errors import BadInput
 
     with pytest.raises(BadInput, match="filters"):
         read_store_filter(filters)
 
 
-def test_documents_are_ranked_by_id_as_a_search_ranks_them(
-    running: RunningServer, opened: Index
-) -> None:
+def test_rerank_by_id_equals_index_search(running: RunningServer, opened: Index) -> None:
     ids = ["shutil.move", "shutil.copytree", "os.path.join", "shutil.move"]
     documents = [{"id": id_} for id_ in ids]
     reply = running.post("/v1/rerank", {"query": QUERY, "documents": documents})
@@ -87,14 +86,12 @@ def test_documents_are_ranked_by_id_as_a_search_ranks_them(
     hits = opened.search(QUERY, 10, where={"$id": {"$in": ids}}, exact=True)[0]
     scores = {hit.id: hit.score for hit in hits}
     expected = sorted(range(4), key=lambda at: (-scores[ids[at]], at))
-    assert [one["index"] for one in reply["results"]] == expected
-    for one in reply["results"]:
-        assert one["relevance_score"] == pytest.approx(scores[ids[one["index"]]], abs=1e-5)
+    assert [result["index"] for result in reply["results"]] == expected
+    for result in reply["results"]:
+        assert result["relevance_score"] == pytest.approx(scores[ids[result["index"]]], abs=1e-5)
 
 
-def test_texts_are_ranked_as_if_they_were_in_the_index(
-    running: RunningServer, opened: Index
-) -> None:
+def test_rerank_of_texts_scores_them_as_documents(running: RunningServer, opened: Index) -> None:
     ids = ["shutil.move", "shutil.copytree", "os.path.join"]
     documents = [opened.get(id_) for id_ in ids]
     method = "sharp:sets=sentences"
@@ -102,7 +99,7 @@ def test_texts_are_ranked_as_if_they_were_in_the_index(
         "/v1/rerank",
         {
             "query": QUERY, "method": method, "return_documents": True, "top_n": 2,
-            "documents": [documents[0].content, *({"text": one.content} for one in documents[1:])],
+            "documents": [documents[0].content, *({"text": d.content} for d in documents[1:])],
         },
     )  # fmt: skip
     assert len(reply["results"]) == 2
@@ -113,7 +110,7 @@ def test_texts_are_ranked_as_if_they_were_in_the_index(
     assert first["relevance_score"] == pytest.approx(hit.score, abs=0.05)
 
 
-def test_ids_and_texts_together_and_unknown_ids_are_refused(running: RunningServer) -> None:
+def test_rerank_refuses_mixed_ids_and_texts_and_unknown_ids(running: RunningServer) -> None:
     with running.client() as client:
         for documents, status in (
             ([{"id": "shutil.move"}, "a text"], 422),

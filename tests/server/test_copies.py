@@ -1,4 +1,4 @@
-"""A published copy behind the server, a database in place of the folder."""
+"""The server with a published copy, a database, instead of an index folder."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from strop.server import models
 QUERY = "copy a folder with all files"
 
 
-def test_a_copy_answers_as_its_folder(copy: RunningServer, running: RunningServer) -> None:
-    asked: list[dict[str, Any]] = [
+def test_a_copy_gives_the_results_of_its_index(copy: RunningServer, running: RunningServer) -> None:
+    bodies: list[dict[str, Any]] = [
         {"query": QUERY},
         {"query": QUERY, "method": "bm25", "k": 3, "fields": ["id", "score"]},
         {"queries": [QUERY, "folders"], "where": {"year": {"$gte": 2020}}},
         {"query": QUERY, "k": 2, "explain": True, "method": "sharp:alpha=2"},
     ]
-    for body in asked:
+    for body in bodies:
         reply, expected = (server.post("/search", body) for server in (copy, running))
         models.SearchReply.model_validate(reply)
         assert _rounded(reply) == _rounded(expected)
-    forms: list[tuple[str, Any]] = [
+    requests: list[tuple[str, Any]] = [
         ("/v1/rerank", {"query": QUERY, "documents": ["Copy folders.", "Sail ships."]}),
         ("/v1/rerank", {"query": QUERY, "documents": [{"id": "note-2020"}, {"id": "note-2021"}]}),
         ("/v1/embeddings", {"input": "a text", "input_type": "document"}),
         ("/explore/map", {"query": QUERY, "ids": ["note-2020", "note-2021"]}),
     ]
-    for path, body in forms:
+    for path, body in requests:
         reply, expected = (server.post(path, body) for server in (copy, running))
         assert reply.keys() == expected.keys()
         if "results" in reply:
@@ -38,12 +38,12 @@ def test_a_copy_answers_as_its_folder(copy: RunningServer, running: RunningServe
             assert _rounded(reply["data"]) == _rounded(expected["data"])
 
 
-def test_a_copy_says_what_it_is_and_not_where(copy: RunningServer, copy_url: str) -> None:
+def test_info_describes_a_copy_without_its_path(copy: RunningServer, copy_url: str) -> None:
     with copy.client() as client:
-        about = client.get("/info").json()
-        models.Info.model_validate(about)
-        assert about["writable"] is False
-        assert "docexp" not in about["methods"]
+        info = client.get("/info").json()
+        models.Info.model_validate(info)
+        assert info["writable"] is False
+        assert "docexp" not in info["methods"]
         sets = client.get("/sets").json()
         models.Sets.model_validate(sets)
         assert sets["sets"][0]["documents"]
@@ -51,30 +51,30 @@ def test_a_copy_says_what_it_is_and_not_where(copy: RunningServer, copy_url: str
         missing = client.get("/documents/nobody")
         refused = client.post("/search", json={"query": "x", "method": "sharp:sets=nobody"})
     assert (missing.status_code, refused.status_code) == (404, 400)
-    for text in (str(about), missing.text, refused.text):
+    for text in (str(info), missing.text, refused.text):
         assert copy_url.removeprefix("duckdb://") not in text
 
 
-def test_the_terms_of_a_copy_are_those_of_its_folder(
+def test_the_score_inputs_of_a_copy_equal_those_of_its_index(
     copy: RunningServer, running: RunningServer
 ) -> None:
     body = {"query": QUERY, "k": 20}
     reply, expected = (server.post("/explore/candidates", body) for server in (copy, running))
-    assert [one["id"] for one in reply["candidates"]] == [
-        one["id"] for one in expected["candidates"]
+    assert [candidate["id"] for candidate in reply["candidates"]] == [
+        candidate["id"] for candidate in expected["candidates"]
     ]
-    for one, other in zip(reply["candidates"], expected["candidates"], strict=True):
+    for candidate, other in zip(reply["candidates"], expected["candidates"], strict=True):
         for key in ("t", "dd", "words"):
-            assert one[key] == pytest.approx(other[key], abs=1e-5)
-        assert len(one["s"]) == len(other["s"])
+            assert candidate[key] == pytest.approx(other[key], abs=1e-5)
+        assert len(candidate["s"]) == len(other["s"])
 
 
-def test_methods_are_compared_on_a_copy(copy: RunningServer) -> None:
+def test_a_copy_can_be_evaluated(copy: RunningServer) -> None:
     body = {"queries": {"1": "copy a tree"}, "qrels": {"1": {"shutil.copytree": 1}}}
     models.EvalReply.model_validate(copy.post("/eval", body))
 
 
-def test_what_a_copy_cannot_do_is_refused_with_the_remedy(copy: RunningServer) -> None:
+def test_unsupported_operations_on_a_copy_are_refused_with_the_remedy(copy: RunningServer) -> None:
     with copy.client(WRITE_KEY) as client:
         for reply in (
             client.put("/documents/x", json={"text": "x"}),
@@ -96,9 +96,9 @@ def test_what_a_copy_cannot_do_is_refused_with_the_remedy(copy: RunningServer) -
 
 
 def _rounded(value: object) -> object:
-    """Return JSON values with numbers rounded: databases store what the folder has, scaled."""
+    """Return JSON values with numbers rounded: databases store scaled vectors."""
     if isinstance(value, float):
         return round(value, 3) + 0.0
     if isinstance(value, dict):
-        return {key: _rounded(of) for key, of in value.items()}
-    return [_rounded(of) for of in value] if isinstance(value, list) else value
+        return {key: _rounded(item) for key, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, list) else value

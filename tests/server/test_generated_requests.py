@@ -1,6 +1,6 @@
-"""Requests generated from an OpenAPI document, fitting it and not: no 5xx, no hang.
+"""Requests generated from the OpenAPI document, valid and invalid: no 5xx and no hang.
 
-``STROP_REQUESTS`` sets how many the long test makes.
+``STROP_REQUESTS`` sets the number of requests of the slow test.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from strop.server.openapi import document
 
 SHORT = 80
 LONG = int(os.environ.get("STROP_REQUESTS", "20000"))
-LONGEST = 60
-"""Seconds. A request that takes longer hangs."""
+TIMEOUT = 60
+"""Seconds. A slower request counts as hanging."""
 
 
 @pytest.fixture
@@ -30,16 +30,18 @@ def writable(index: Path) -> Iterator[RunningServer]:
         yield server
 
 
-def _ask_generated(server: RunningServer, total: int) -> int:
-    """Send about so many requests, to every operation, of each kind; return how many."""
+def _send_generated(server: RunningServer, total: int) -> int:
+    """Send valid and invalid requests to every operation, about ``total``; return how many."""
     import schemathesis
     from schemathesis import GenerationMode
 
-    schema = schemathesis.openapi.from_dict(document(OPERATIONS))  # also of those of the page
+    schema = schemathesis.openapi.from_dict(document(OPERATIONS))  # those of the page, too
     sent = 0
-    operations: list[Any] = [cast(Any, found).ok() for found in schema.get_all_operations()]
+    operations: list[Any] = [cast(Any, loaded).ok() for loaded in schema.get_all_operations()]
     assert len(operations) == len(OPERATIONS)
-    with_input = [one for one in operations if one.body or one.path_parameters]
+    with_input = [
+        operation for operation in operations if operation.body or operation.path_parameters
+    ]
     per_kind = total // (2 * len(with_input)) + 1
     for operation in operations:
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
@@ -52,29 +54,29 @@ def _ask_generated(server: RunningServer, total: int) -> int:
                 suppress_health_check=list(HealthCheck),
             )  # fmt: skip
             @given(operation.as_strategy(generation_mode=mode))
-            def ask(case: Any) -> None:
+            def send(case: Any) -> None:
                 nonlocal sent
                 sent += 1
                 headers = {"authorization": f"Bearer {WRITE_KEY}"}
-                reply = case.call(server.url, headers=headers, timeout=LONGEST)
+                reply = case.call(server.url, headers=headers, timeout=TIMEOUT)
                 assert reply.status_code < 500 or case.path == "/ready", reply.text
                 if reply.status_code >= 400 and reply.headers["content-type"][0] == "a":
                     models.ErrorReply.model_validate(reply.json())
                 declared = case.operation.definition.raw["responses"]
                 assert str(reply.status_code) in {*declared, "404", "405"}
 
-            ask()
+            send()
     return sent
 
 
 def test_generated_requests_are_answered(writable: RunningServer) -> None:
-    assert _ask_generated(writable, SHORT) >= SHORT
+    assert _send_generated(writable, SHORT) >= SHORT
     assert _failures(writable) == []
 
 
 @pytest.mark.slow
 def test_many_generated_requests_are_answered(writable: RunningServer) -> None:
-    assert _ask_generated(writable, LONG) >= LONG
+    assert _send_generated(writable, LONG) >= LONG
     assert _failures(writable) == []
 
 

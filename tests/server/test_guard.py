@@ -1,4 +1,4 @@
-"""Attacks: keys, hosts, origins, sizes, paths, slow clients; and what the log keeps to itself."""
+"""Attacks: keys, hosts, origins, sizes, paths, slow clients; and what the log does not have."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WRITES = [("PUT", "/documents/x"), ("DELETE", "/documents/x"), ("POST", "/docume
 
 @pytest.fixture(scope="module")
 def keyed(_built: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server that can be reached from elsewhere: everything needs a key."""
+    """A server on all interfaces: every request needs a key."""
     index = shutil.copytree(_built, tmp_path_factory.mktemp("keyed") / "docs.index")
     options = ("--host", "0.0.0.0", "--allow-host", "search.example.org",
                "--allow-origin", "https://friend.example.org")  # fmt: skip
@@ -42,7 +42,7 @@ def _status(server: RunningServer, method: str, path: str, **headers: str) -> in
 
 
 @pytest.mark.parametrize(("method", "path"), [*READS, *WRITES])
-def test_without_a_known_key_nothing_is_answered(
+def test_requests_without_a_valid_key_are_refused(
     keyed: RunningServer, method: str, path: str
 ) -> None:
     assert _status(keyed, method, path) == 401
@@ -53,18 +53,18 @@ def test_without_a_known_key_nothing_is_answered(
 
 
 @pytest.mark.parametrize(("method", "path"), WRITES)
-def test_a_read_key_does_not_write(keyed: RunningServer, method: str, path: str) -> None:
+def test_a_read_key_cannot_write(keyed: RunningServer, method: str, path: str) -> None:
     assert _status(keyed, method, path, authorization=f"Bearer {READ_KEY}") == 403
 
 
-def test_keys_open_what_they_are_for(keyed: RunningServer) -> None:
+def test_valid_keys_are_accepted(keyed: RunningServer) -> None:
     for key in (READ_KEY, WRITE_KEY):
         assert _status(keyed, "GET", "/info", authorization=f"bearer {key}") == 200
         assert _status(keyed, "POST", "/search", **{"x-api-key": key}) == 200
     assert _status(keyed, "DELETE", "/documents/x", **{"x-api-key": WRITE_KEY}) == 404
 
 
-def test_pages_and_health_need_no_key_and_hold_no_data(keyed: RunningServer) -> None:
+def test_pages_and_health_need_no_key(keyed: RunningServer) -> None:
     for path in ("/", "/docs", "/health", "/ready", "/openapi.json"):
         assert _status(keyed, "GET", path) == 200
 
@@ -72,34 +72,34 @@ def test_pages_and_health_need_no_key_and_hold_no_data(keyed: RunningServer) -> 
 @pytest.mark.parametrize(
     "options", [("--host", "0.0.0.0"), ("--host", "::"), ("--allow-host", "example.org")]
 )
-def test_a_server_for_others_does_not_start_without_keys(
+def test_a_public_server_does_not_start_without_keys(
     index: Path, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("STROP_API_KEYS", raising=False)
-    ran = strop("serve", index, *options)
-    assert ran.code == 1
-    assert "STROP_API_KEYS" in ran.stderr
+    result = strop("serve", index, *options)
+    assert result.code == 1
+    assert "STROP_API_KEYS" in result.stderr
 
 
-def test_a_port_that_is_taken_is_refused_with_the_remedy(index: Path) -> None:
+def test_a_port_in_use_is_reported_with_the_remedy(index: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        ran = strop("serve", index, "--port", str(taken.getsockname()[1]))
-    assert ran.code == 1
-    assert "--port" in ran.stderr
-    assert f"{os.strerror(errno.EADDRINUSE)}. Choose" in ran.stderr
-    assert "(page)" not in ran.stderr + ran.stdout
+        result = strop("serve", index, "--port", str(taken.getsockname()[1]))
+    assert result.code == 1
+    assert "--port" in result.stderr
+    assert f"{os.strerror(errno.EADDRINUSE)}. Choose" in result.stderr
+    assert "(page)" not in result.stderr + result.stdout
 
 
 @pytest.mark.parametrize("text", ["abc", "read:short", "admin:0123456789abcdef", "read:a space"])
-def test_keys_that_cannot_be_read_are_not_shown(text: str) -> None:
+def test_invalid_keys_are_not_printed(text: str) -> None:
     from strop.errors import BadInput
 
-    with pytest.raises(BadInput) as raised:
+    with pytest.raises(BadInput) as caught:
         parse_keys(text)
-    assert text.partition(":")[2] not in str(raised.value) or ":" not in text
+    assert text.partition(":")[2] not in str(caught.value) or ":" not in text
 
 
-def test_a_key_of_any_characters_can_be_compared() -> None:
+def test_keys_of_any_characters_can_be_compared() -> None:
     keys = parse_keys(KEYS)
     assert [level_of(key, keys) for key in ("ü", "\ud800", "", READ_KEY, WRITE_KEY)] == [
         "open", "open", "open", "read", "write",
@@ -107,9 +107,7 @@ def test_a_key_of_any_characters_can_be_compared() -> None:
 
 
 @pytest.mark.parametrize("order", [("read", "write"), ("write", "read")])
-def test_a_key_to_read_and_write_closes_reading_to_others(
-    index: Path, order: tuple[str, str]
-) -> None:
+def test_a_key_for_read_and_write_is_required_to_read(index: Path, order: tuple[str, str]) -> None:
     with serving(index, keys=",".join(f"{level}:{WRITE_KEY}" for level in order)) as server:
         assert _status(server, "GET", "/info") == 401
         assert _status(server, "GET", "/info", **{"x-api-key": WRITE_KEY}) == 200
@@ -128,11 +126,11 @@ def test_a_key_to_read_and_write_closes_reading_to_others(
         ("user@localhost", 200), ("localhost@evil.org", 421), ("[::1", 421), ("", 421),
     ],
 )  # fmt: skip
-def test_a_host_that_is_not_ours_is_refused(keyed: RunningServer, host: str, status: int) -> None:
+def test_unknown_hosts_are_refused(keyed: RunningServer, host: str, status: int) -> None:
     assert _status(keyed, "GET", "/info", host=host, authorization=f"Bearer {READ_KEY}") == status
 
 
-def test_two_hosts_are_refused(keyed: RunningServer) -> None:
+def test_two_host_headers_are_refused(keyed: RunningServer) -> None:
     head = b"GET / HTTP/1.1\r\nConnection: close\r\nHost: localhost\r\nHost: evil.org\r\n\r\n"
     assert b" 421 " in _raw(keyed, head).split(b"\r\n")[0]
 
@@ -151,7 +149,7 @@ def test_other_origins_are_refused(keyed: RunningServer, running: RunningServer)
     assert "access-control-allow-origin" not in stranger.headers
 
 
-def test_another_page_s_form_cannot_post(running: RunningServer) -> None:
+def test_html_forms_of_other_sites_cannot_post(running: RunningServer) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
         with running.client(WRITE_KEY) as client:
             reply = client.post(
@@ -160,7 +158,7 @@ def test_another_page_s_form_cannot_post(running: RunningServer) -> None:
         assert reply.status_code == 415
 
 
-def test_every_reply_has_the_headers_of_a_careful_server(running: RunningServer) -> None:
+def test_every_reply_has_security_headers(running: RunningServer) -> None:
     with running.client() as client:
         for path in ("/", "/docs", "/info", "/nowhere", "/documents/nobody", "/page/nothing"):
             headers = client.get(path).headers
@@ -175,7 +173,7 @@ def test_every_reply_has_the_headers_of_a_careful_server(running: RunningServer)
 # -- sizes, paths, slowness -----------------------------------------------------------------------
 
 
-def test_a_body_that_is_too_large_is_refused(running: RunningServer) -> None:
+def test_too_large_bodies_are_refused(running: RunningServer) -> None:
     large = {"query": "x" * LIMITS.body}
 
     def in_parts() -> Iterator[bytes]:  # without a length
@@ -190,7 +188,7 @@ def test_a_body_that_is_too_large_is_refused(running: RunningServer) -> None:
                 "/search", content=in_parts(), headers={"content-type": "application/json"}
             )
             assert reply.status_code == 413
-        except httpx.WriteError:  # closed before all was sent
+        except httpx.WriteError:  # closed before everything was sent
             pass
 
 
@@ -202,7 +200,7 @@ def test_a_body_that_is_too_large_is_refused(running: RunningServer) -> None:
         "/../../etc/passwd", "//etc/passwd", "/page/%c0%ae%c0%ae/guard.py", "/page/", "/page",
     ],
 )  # fmt: skip
-def test_no_path_leaves_the_page_s_folder(running: RunningServer, path: str) -> None:
+def test_paths_outside_the_page_folder_are_refused(running: RunningServer, path: str) -> None:
     head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     reply = _raw(running, head.encode())
     assert int(reply.split(b" ")[1]) in (307, 400, 404), reply[:200]
@@ -210,7 +208,7 @@ def test_no_path_leaves_the_page_s_folder(running: RunningServer, path: str) -> 
     assert b"class Guard" not in reply
 
 
-def test_documents_are_looked_up_in_the_catalog_only(running: RunningServer) -> None:
+def test_document_ids_are_not_paths(running: RunningServer) -> None:
     for path in ("/documents/../../etc/passwd", "/documents/..%2f..%2fetc%2fpasswd"):
         head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         body = _raw(running, head.encode()).partition(b"\r\n\r\n")[2]
@@ -220,39 +218,39 @@ def test_documents_are_looked_up_in_the_catalog_only(running: RunningServer) -> 
             assert client.get(path).status_code == 400
 
 
-def test_nonsense_on_the_wire_harms_nobody(running: RunningServer) -> None:
+def test_malformed_requests_do_not_stop_the_server(running: RunningServer) -> None:
     for junk in (b"\0" * 1000, b"GET\r\n\r\n", b"\x16\x03\x01\x02\x00", b"GET / HTTP/9.9\r\n\r\n",
                  b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
                  b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 200_000):  # fmt: skip
-        _raw(running, junk, is_all=True)
+        _raw(running, junk, end=True)
     assert _status(running, "GET", "/health") == 200
 
 
-def test_clients_that_send_slowly_do_not_hold_up_others(running: RunningServer) -> None:
-    """Each holds a connection with half a request; the server answers others meanwhile."""
+def test_slow_clients_do_not_block_others(running: RunningServer) -> None:
+    """Each slow client holds a connection with half a request; others are still answered."""
     half = [b"GET /health HTTP/1.1\r\nHost: local", b"POST /search HTTP/1.1\r\nHost: localhost\r\n"
             b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"]  # fmt: skip
-    slow = []
+    connections = []
     try:
         for at in range(100):
-            slow.append(socket.create_connection(("127.0.0.1", running.port), 30))
-            slow[-1].sendall(half[at % 2])
+            connections.append(socket.create_connection(("127.0.0.1", running.port), 30))
+            connections[-1].sendall(half[at % 2])
         assert _status(running, "POST", "/search") == 200
-        slow[0].settimeout(60)  # the head of its request does not come: the server hangs up
-        assert slow[0].recv(1000) == b""
+        connections[0].settimeout(60)  # its headers never arrive: the server closes the connection
+        assert connections[0].recv(1000) == b""
     finally:
-        for one in slow:
-            one.close()
+        for connection in connections:
+            connection.close()
 
 
-def _raw(server: RunningServer, sent: bytes, is_all: bool = False) -> bytes:
-    """Send bytes and return all that comes back until the server hangs up."""
+def _raw(server: RunningServer, data: bytes, end: bool = False) -> bytes:
+    """Send bytes; return everything received until the server closes the connection."""
     with socket.create_connection(("127.0.0.1", server.port), 30) as connection:
         connection.settimeout(60)
         received = b""
         try:
-            connection.sendall(sent)
-            if is_all:  # tell the server that no more comes
+            connection.sendall(data)
+            if end:  # tell the server that nothing follows
                 connection.shutdown(socket.SHUT_WR)
             while part := connection.recv(65536):
                 received += part
@@ -272,7 +270,7 @@ def test_the_log_has_no_texts_ids_or_keys(keyed: RunningServer) -> None:
         client.get("/documents/secret-id?secret-query=1")
         client.delete("/documents/secret-id")
         client.get("/health")
-    keyed.wait_for('"DELETE".*\n.*"/health"')  # the log is read by a thread
+    keyed.wait_for('"DELETE".*\n.*"/health"')  # a thread reads the log
     text = "".join(keyed.log)
     assert "secret" not in text
     assert SECRET_TEXT not in text
@@ -283,8 +281,8 @@ def test_the_log_has_no_texts_ids_or_keys(keyed: RunningServer) -> None:
     assert "/documents/{id:path}" in routes
 
 
-def test_without_keys_loopback_reads_and_a_server_that_stops_answers_first(index: Path) -> None:
-    """What a server has begun when it is told to stop, it answers."""
+def test_without_keys_loopback_can_read_and_stopping_completes_requests(index: Path) -> None:
+    """A stopping server completes requests that have begun."""
     with serving(index) as server:
         assert _status(server, "GET", "/info") == 200
         assert _status(server, "GET", "/info", authorization="Bearer none") == 200
@@ -297,7 +295,7 @@ def test_without_keys_loopback_reads_and_a_server_that_stops_answers_first(index
                 f"Content-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n"
             )
             connection.sendall(head.encode())
-            assert b" 100 " in connection.recv(1000)  # now it has begun
+            assert b" 100 " in connection.recv(1000)  # the request has begun
             connection.sendall(body[:-1])
             server.process.terminate()
             time.sleep(0.2)

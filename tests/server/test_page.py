@@ -1,4 +1,4 @@
-"""The page, in a real browser: what a new user types, clicks, drags and reads."""
+"""The web page in a real browser."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from strop.server.app import DESCRIBED
 from .conftest import SCRIPT
 
 QUERY = "copy a folder with all files"
-PAGE = "sharp:feedback=0"  # what the page ranks by
+PAGE = "sharp:feedback=0"  # the method of the page
 VIEWS = ["#/", f"#/?q={QUERY.replace(' ', '+')}", "#/collection", "#/evaluation", "#/generation"]
 Open = Callable[..., Page]
 expect.set_options(timeout=60_000)
@@ -38,7 +38,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser, running: RunningServer) -> Iterator[Open]:
-    """Open the page; at the end no script failed and nothing was asked of another host."""
+    """Open the page; at the end, no script error and no request to another host."""
     problems: list[str] = []
     contexts = []
 
@@ -79,7 +79,7 @@ def _ranking(page: Page, side: str) -> list[tuple[str, float]]:
 # -- searching ------------------------------------------------------------------------------------
 
 
-def test_two_rankings_are_those_of_the_library(open_page: Open, opened: Index) -> None:
+def test_the_page_ranks_as_the_library(open_page: Open, opened: Index) -> None:
     page = open_page()
     _search(page)
     for side, method in (("left", "trad"), ("right", PAGE)):
@@ -91,7 +91,7 @@ def test_two_rankings_are_those_of_the_library(open_page: Open, opened: Index) -
     assert page.url.endswith("#/?q=copy+a+folder+with+all+files")
 
 
-def test_the_formula_of_the_page_is_the_server_s(
+def test_the_formula_of_the_page_equals_the_library(
     open_page: Open, opened: Index, running: RunningServer
 ) -> None:
     page = open_page()
@@ -121,11 +121,11 @@ def test_the_formula_of_the_page_is_the_server_s(
         assert scores == pytest.approx({hit.id: hit.score for hit in hits}, abs=2e-4), settings
 
 
-def test_sliders_rank_again_without_asking_the_server(open_page: Open) -> None:
+def test_sliders_rank_again_without_a_request(open_page: Open) -> None:
     page = open_page()
     _search(page)
-    asked: list[str] = []
-    page.on("request", lambda sent: asked.append(sent.url))
+    requests: list[str] = []
+    page.on("request", lambda sent: requests.append(sent.url))
     before = _ranking(page, "right")
     page.locator("#right-alpha").focus()
     for _ in range(30):
@@ -143,10 +143,10 @@ def test_sliders_rank_again_without_asking_the_server(open_page: Open) -> None:
     page.click(".right .presets button:has-text('Plain')")
     assert [id_ for id_, _ in _ranking(page, "right")] == [id_ for id_, _ in _ranking(page, "left")]
     assert page.locator(".move.same").count() == 12
-    assert asked == []
+    assert requests == []
 
 
-def test_filters_narrow_and_mistakes_are_explained(open_page: Open) -> None:
+def test_filters_apply_and_their_errors_are_shown(open_page: Open) -> None:
     page = open_page()
     _search(page, "a note about folders")
     page.fill("#where", "year>=2020")
@@ -158,7 +158,7 @@ def test_filters_narrow_and_mistakes_are_explained(open_page: Open) -> None:
     expect(page.locator(".status")).to_contain_text("$near")
 
 
-def test_the_keyboard_is_enough(open_page: Open) -> None:
+def test_the_page_works_by_keyboard(open_page: Open) -> None:
     page = open_page()
     _search(page)
     page.keyboard.press("ArrowDown")
@@ -177,24 +177,21 @@ def test_the_keyboard_is_enough(open_page: Open) -> None:
 # -- one document, the map ------------------------------------------------------------------------
 
 
-def test_a_document_shows_what_matched_it(open_page: Open, opened: Index) -> None:
+def test_a_document_shows_its_explanation(open_page: Open, opened: Index) -> None:
     page = open_page()
     _search(page)
     best = opened.search(QUERY, 1, PAGE)[0][0]
     page.click(f'.right .hit[data-id="{best.id}"]')
     page.wait_for_selector(".drawer .text")
-    why = opened.explain(QUERY, best.id)
-    assert page.locator(".parts li").count() == min(12, len(why.queries))
-    strongest = max(why.queries, key=lambda part: part.weight)
+    explanation = opened.explain(QUERY, best.id)
+    assert page.locator(".parts li").count() == min(12, len(explanation.queries))
+    strongest = max(explanation.queries, key=lambda part: part.weight)
     assert page.locator(".parts .part").first.inner_text() == strongest.text
     terms = [float(text) for text in page.locator(".term b").all_inner_texts()]
     assert terms[-1] == pytest.approx(sum(terms[:-1]), abs=2e-3)
-    assert (
-        page.locator(".drawer mark").inner_text().split()
-        == (
-            max((p for p in why.queries if p.text != best.title), key=lambda p: p.similarity)
-        ).text.split()
-    )
+    parts = (part for part in explanation.queries if part.text != best.title)
+    nearest = max(parts, key=lambda part: part.similarity)
+    assert page.locator(".drawer mark").inner_text().split() == nearest.text.split()
     selected = opened.references_of(best.id)
     assert selected is not None
     assert page.locator(".references li").count() == len(selected.references)
@@ -203,7 +200,7 @@ def test_a_document_shows_what_matched_it(open_page: Open, opened: Index) -> Non
     expect(page.locator(".drawer h2")).to_have_text(first.title or first.id)
 
 
-def test_the_map_shows_the_neighbourhood(open_page: Open) -> None:
+def test_the_map_shows_query_documents_and_sentences(open_page: Open) -> None:
     page = open_page()
     _search(page)
     page.click(".map summary")
@@ -223,7 +220,7 @@ def test_the_collection_lists_sets_and_neighbours(open_page: Open, opened: Index
     page.wait_for_selector("table")
     assert f"{len(opened)}" in page.inner_text(".facts")
     names = [row.split()[0] for row in page.locator("tbody tr").all_inner_texts()]
-    assert names == [one.name for one in opened.sets]
+    assert names == [query_set.name for query_set in opened.sets]
     page.locator(".rows .link").first.click()
     page.wait_for_selector(".drawer .text")
 
@@ -261,8 +258,10 @@ def test_an_evaluation_lists_gains_and_opens_rankings(open_page: Open, opened: I
     expect(page.locator("#query")).to_have_value("copy a tree of folders")
 
 
-def test_generation_follows_a_run(open_page: Open, topics: Path, server: ScriptedServer) -> None:
-    """A real ``strop queries`` beside the server: six answers, a refusal, then the model hangs."""
+def test_the_generation_view_follows_a_run(
+    open_page: Open, topics: Path, server: ScriptedServer
+) -> None:
+    """A real ``strop queries`` run: six replies, one refusal, then the model hangs."""
     model = max(known_prices(), key=lambda name: known_prices()[name].input)
     server.text = lambda prompt: f"<QUERY>about {topics_in(prompt)[0]} <b>now</b></QUERY>"
 
@@ -273,20 +272,23 @@ def test_generation_follows_a_run(open_page: Open, topics: Path, server: Scripte
         return Answer(hang=True) if number > 6 else server.respond(seen)
 
     server.act = act
-    asked = command(topics, server, "--style", "simple", lm=f"openai:{model}")
-    started = [sys.executable, "-m", "strop", *asked]
+    arguments = command(topics, server, "--style", "simple", lm=f"openai:{model}")
+    process_command = [sys.executable, "-m", "strop", *arguments]
     with serving(topics) as strop_server:
         page = open_page("/#/generation", strop_server.url)
         expect(page.locator("main")).to_contain_text("No language model has written")
-        with subprocess.Popen(started, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+        with subprocess.Popen(
+            process_command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
             expect(page.locator("tbody").first).to_contain_text("6 of 12")
             expect(page.locator("main")).to_contain_text("refused <i>this</i>")
-            assert run.poll() is None
-            run.kill()
+            assert process.poll() is None
+            process.kill()
         assert "<b>now</b>" in page.locator(".replies pre").first.inner_text()
         server.act = server.respond
-        strop(*asked)
-        expect(page.locator("tbody").first).to_contain_text("11 of 12")  # a refusal stays
+        strop(*arguments)
+        # The refused document stays without queries.
+        expect(page.locator("tbody").first).to_contain_text("11 of 12")
         cell = page.locator("tbody tr").first.locator("td").nth(2).inner_text()
         with Index.open(topics) as index:
             (row,) = index.catalog.replies.overview(1)["models"]
@@ -295,7 +297,7 @@ def test_generation_follows_a_run(open_page: Open, topics: Path, server: Scripte
         page.goto("about:blank")
 
 
-def test_a_published_copy_has_the_page_too(
+def test_the_page_works_with_a_published_copy(
     open_page: Open, opened: Index, copy: RunningServer
 ) -> None:
     page = open_page("/", copy.url)
@@ -326,7 +328,7 @@ def test_the_api_page_lists_every_operation_and_tries_one(open_page: Open) -> No
 
 
 @pytest.mark.slow
-def test_a_key_is_asked_for_and_kept_for_the_tab(open_page: Open, index: Path) -> None:
+def test_a_key_is_requested_and_stored_for_the_tab(open_page: Open, index: Path) -> None:
     with serving(index, keys=KEYS) as server:
         page = open_page("/", server.url)
         page.wait_for_selector("#ask[open]")
@@ -346,7 +348,7 @@ def test_a_key_is_asked_for_and_kept_for_the_tab(open_page: Open, index: Path) -
 # -- hostile text, sizes, colours -----------------------------------------------------------------
 
 
-def test_nothing_in_a_document_becomes_markup(open_page: Open) -> None:
+def test_documents_are_not_rendered_as_markup(open_page: Open) -> None:
     page = open_page()
     _search(page, "Text with markup <script>alert(1)</script>")
     hostile = page.locator('.right .hit[data-id^="<script>"]')
@@ -364,7 +366,7 @@ def test_nothing_in_a_document_becomes_markup(open_page: Open) -> None:
     page.click(".changes summary")
     expect(page.locator(".pair section").first).to_contain_text("Not among the first")
     assert "onerror" in page.locator(".changes").inner_text()
-    for view in ("", *VIEWS):  # first the evaluation as it is
+    for view in ("", *VIEWS):  # "" is the evaluation, already open
         if view:
             page.goto(page.url.split("#")[0] + view)
         page.wait_for_load_state("networkidle")
@@ -376,10 +378,10 @@ def test_nothing_in_a_document_becomes_markup(open_page: Open) -> None:
     refused = page.evaluate(
         "() => { try { document.body.innerHTML = '<b>'; return ''; } catch (e) { return e.name; } }"
     )
-    assert refused == "TypeError"  # Trusted Types: a mistake of ours could not do it either
+    assert refused == "TypeError"  # Trusted Types refuse it even for our own code
 
 
-def test_the_page_is_small_and_fits_a_phone(open_page: Open) -> None:
+def test_the_page_is_small_and_fits_a_phone_screen(open_page: Open) -> None:
     page = open_page(viewport={"width": 360, "height": 740}, color_scheme="dark")
     loaded = page.evaluate(
         "performance.getEntriesByType('resource')"
@@ -407,7 +409,7 @@ def test_text_has_the_contrast_of_wcag_aa_in_both_themes(open_page: Open) -> Non
         for scheme in ("light", "dark"):
             assert page.evaluate(theme) == scheme
             assert page.evaluate(_TOO_FAINT) == [], (view, scheme)
-            page.locator("#theme").dispatch_event("click")  # the drawer may lie over it
+            page.locator("#theme").dispatch_event("click")  # the drawer may cover it
         page.keyboard.press("Escape")
 
 
