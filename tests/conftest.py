@@ -44,9 +44,9 @@ gc.disable()
 
 # Tests of published copies that run on every engine by default; the others run on PostgreSQL.
 ON_EVERY_ENGINE = {
-    "test_a_copy_ranks_as_its_folder",
-    "test_documents_that_are_cut",
-    "test_only_what_changed_is_published",
+    "test_a_copy_ranks_like_its_folder",
+    "test_split_documents",
+    "test_only_changes_are_published",
 }
 
 
