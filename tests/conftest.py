@@ -1,4 +1,4 @@
-"""A small real corpus and index, a scripted service, the folder of real collections."""
+"""Shared fixtures: a small real corpus and index, a scripted service, real collections."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from numba.core.dispatcher import Dispatcher
 
 from strop.types import Document
 
-# On a crowded machine drawing examples may take long: that is no failure. Fixtures that examples
-# share are folders to make new files in, or are only read.
+# On a busy machine drawing examples can take long, which is no failure. Fixtures that examples
+# share are read-only, or folders for new files.
 settings.register_profile(
     "strop",
     deadline=None,
@@ -29,36 +29,36 @@ settings.register_profile(
 )
 settings.load_profile("strop")
 
-# Read when a framework is imported: none of them reports its use, or its results as warnings.
+# Frameworks read these when imported: no telemetry, no results reported as warnings.
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = os.environ["LANGSMITH_TRACING"] = "false"
 os.environ["PT_TEST_TRANSFORMER_REPORTS"] = "0"
 
 
-# Every commit waits for the disk: in memory, where there is room, the tests need not.
+# Commits wait for the disk, so temporary files are in memory if there is room.
 MEMORY = Path("/dev/shm")
 if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
-# Until all tests are collected: imports make much and leave nothing to free.
+# Off until all tests are collected: imports allocate much and free little.
 gc.disable()
 
 # Tests of published copies that run on every engine by default; the others run on PostgreSQL.
 ON_EVERY_ENGINE = {
-    "test_a_copy_ranks_as_its_folder",
-    "test_documents_that_are_cut",
-    "test_only_what_changed_is_published",
+    "test_a_copy_ranks_like_its_folder",
+    "test_split_documents",
+    "test_only_changes_are_published",
 }
 
 
 def pytest_collection_finish() -> None:
-    """Let the garbage collector skip what all the imported frameworks brought: it stays."""
+    """Exclude the objects of imported frameworks from garbage collection: they stay."""
     gc.collect()
     gc.freeze()
     gc.enable()
 
 
 def pytest_sessionfinish() -> None:
-    """Let the garbage collector free all at the end."""
+    """Let the garbage collector free everything at the end."""
     gc.unfreeze()
 
 
@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A configuration folder of the tests' own: consents of the person who runs them stay as is."""
+    """A configuration folder for the tests, so that the user's consents do not change."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         yield
@@ -83,9 +83,9 @@ def own_configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 
 @pytest.fixture(scope="session", autouse=True)
 def compiling_in_turn(request: pytest.FixtureRequest) -> Iterator[None]:
-    """One process at a time compiles a kernel; the others then read it from numba's cache."""
+    """Compile each kernel in one process only; the others read it from numba's cache."""
     compile_ = Dispatcher.compile
-    folder = request.config.rootpath / ".pytest_cache"  # of all runs: they share numba's cache
+    folder = request.config.rootpath / ".pytest_cache"  # shared by all runs, like numba's cache
     folder.mkdir(exist_ok=True)
     turn = FileLock(folder / "compiling.lock")
 
@@ -106,7 +106,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def without_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither words nor feedback count by default: for tests of what vectors alone give."""
+    """Turn off words and feedback by default, for tests of vectors alone."""
     monkeypatch.setattr("strop.methods.FEEDBACK", 0.0)
     monkeypatch.setattr("strop.methods.WORDS", {})
     monkeypatch.setattr("strop.methods.WORDS_OTHERS", 0.0)
@@ -115,7 +115,7 @@ def without_words(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def documents() -> list[Document]:
-    """Sixty docstrings of the standard library, many alike."""
+    """Sixty docstrings of the standard library, many of them similar."""
     from strop.io.stdlib_docs import EVERYDAY, read_stdlib
 
     alike = ("os.path.", "shutil.", "str.")
@@ -137,9 +137,11 @@ def dataset(documents: list[Document], tmp_path_factory: pytest.TempPathFactory)
     """The demo's questions that these documents answer."""
     from strop.cli.demo import read_questions
 
-    asked, here = read_questions(), {document.id for document in documents}
-    qrels = {query: dict(found) for query, found in asked.qrels.items() if here >= found.keys()}
-    queries = {query: asked.queries[query] for query in qrels}
+    questions, ids = read_questions(), {document.id for document in documents}
+    qrels = {
+        query: dict(grades) for query, grades in questions.qrels.items() if ids >= grades.keys()
+    }
+    queries = {query: questions.queries[query] for query in qrels}
     return beir(tmp_path_factory.mktemp("dataset") / "questions", queries, qrels)
 
 
@@ -161,16 +163,13 @@ def _built(
 
 @pytest.fixture
 def index(_built: Path, tmp_path: Path) -> Path:
-    """An index of the documents with the sets ``sentences`` and ``simple``, to do with as you like.
-
-    Made anew for each test, as a copy.
-    """
+    """An index with the sets ``sentences`` and ``simple``, a copy for each test."""
     return Path(shutil.copytree(_built, tmp_path / "docs.index"))
 
 
 @pytest.fixture(scope="session")
 def collections() -> Path:
-    """The folder of real collections; tests that need it skip where there is none."""
+    """The folder of real collections; tests that need it are skipped without it."""
     root = Path(__file__).resolve().parents[1]
     folder = Path(os.environ.get("STROP_DATA") or root.parent / "shared" / "data")
     if not folder.is_dir():

@@ -1,4 +1,4 @@
-"""The documentation says what the program does."""
+"""The documentation is up to date with the program."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from strop.embed import PRESETS
 ROOT = Path(__file__).parent.parent
 
 
-def _module(path: str) -> Any:
-    """Load a script."""
+def load_script(path: str) -> Any:
+    """Load a script as a module."""
     spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
     assert spec is not None
     assert spec.loader is not None
@@ -27,13 +27,13 @@ def _module(path: str) -> Any:
 
 
 def test_the_command_line_page_is_up_to_date() -> None:
-    module = _module("docs/generate_cli.py")
+    module = load_script("docs/generate_cli.py")
     page = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
     assert page == module.render(), "run: make docs"
 
 
-def test_the_readme_shows_what_was_measured() -> None:
-    module = _module("benchmarks/render_quality.py")
+def test_the_readme_shows_the_measured_quality() -> None:
+    module = load_script("benchmarks/render_quality.py")
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     table = module.render(json.loads(module.RESULTS.read_text(encoding="utf-8")))
     assert table.count("\n") > 5
@@ -42,21 +42,23 @@ def test_the_readme_shows_what_was_measured() -> None:
 
 
 def test_the_costs_of_a_reproduction_are_up_to_date() -> None:
-    module = _module("benchmarks/reproduce_costs.py")
+    module = load_script("benchmarks/reproduce_costs.py")
     page = (ROOT / "docs/reproduce.md").read_text(encoding="utf-8")
     tables = module.render(module.estimate())
     assert tables in page, "run: python benchmarks/reproduce_costs.py"
     assert module.fill(page, tables) == page
 
 
-def test_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_the_python_page_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs/python.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len(blocks) >= 3
-    known: dict[str, object] = {}
+    namespace: dict[str, object] = {}
     for block in blocks:
-        exec(compile(block, "docs/python.md", "exec"), known)
+        exec(compile(block, "docs/python.md", "exec"), namespace)
 
 
 def test_every_preset_is_listed() -> None:
@@ -65,7 +67,7 @@ def test_every_preset_is_listed() -> None:
         assert f"| `{preset.name}` | {preset.model} |" in page
 
 
-def test_every_module_is_in_the_plan() -> None:
+def test_the_architecture_page_names_every_package() -> None:
     page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     for path in (ROOT / "src/strop").iterdir():
         name = path.name.removesuffix(".py")
@@ -73,7 +75,7 @@ def test_every_module_is_in_the_plan() -> None:
             assert re.search(rf"`{name}/?`", page), f"docs/architecture.md does not name {name}"
 
 
-def test_files_that_the_plan_names_exist() -> None:
+def test_files_named_on_the_architecture_page_exist() -> None:
     page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     names = re.findall(r"`([a-z_]+/[a-z_]+\.py)`", page)
     assert len(names) > 10

@@ -1,4 +1,4 @@
-"""Filters: what they mean, how they are written, what is refused."""
+"""Metadata filters: matching, conditions of the command line, refused filters."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ PAPER = {
         ({"year": {"$lt": 10**400}}, True),
     ],
 )
-def test_what_a_filter_means(where: dict[str, Any], expected: bool) -> None:
+def test_filter_matches(where: dict[str, Any], expected: bool) -> None:
     assert matches(read_filter(where), "x1", PAPER) is expected
 
 
@@ -114,7 +114,7 @@ def test_a_bad_filter_is_refused_with_its_field(where: Any, message: str) -> Non
         read_filter(where)
 
 
-def test_a_filter_without_end_is_refused() -> None:
+def test_a_deeply_nested_filter_is_refused() -> None:
     where: dict[str, Any] = {"year": 1}
     for _ in range(100):
         where = {"$not": where}
@@ -148,9 +148,9 @@ def test_a_bad_condition_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["tag==b", "it's>=<b", 'tag==a "b"'])
-def test_the_remedy_for_a_doubled_operator_is_for_a_shell(text: str) -> None:
-    with pytest.raises(BadInput, match="quote it: ") as caught:
+def test_the_suggested_quoting_works_in_a_shell(text: str) -> None:
+    with pytest.raises(BadInput, match="quote it: ") as error:
         read_condition(text)
-    (word,) = shlex.split(str(caught.value).partition("quote it: ")[2])
-    ((value,),) = (test.values() for test in read_condition(word).values())
+    (argument,) = shlex.split(str(error.value).partition("quote it: ")[2])
+    ((value,),) = (condition.values() for condition in read_condition(argument).values())
     assert text.endswith(value)

@@ -1,4 +1,4 @@
-"""Methods as texts: every spec is read, written and read again as the same method."""
+"""Specs of methods: reading and writing a spec keeps the method."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,6}", fullmatch=True)
 
 @st.composite
 def specs(draw: st.DrawFn) -> str:
-    """Draw a spec that ``parse_method`` takes."""
+    """Draw a valid spec."""
     parts = [draw(st.sampled_from(sorted(METHODS)))]
     method = METHODS[parts[0]]
     if method.bm25 == "fused" and draw(st.booleans()):
@@ -41,16 +41,16 @@ def specs(draw: st.DrawFn) -> str:
 
 
 @given(specs())
-def test_a_spec_comes_back_as_the_same_method(spec: str) -> None:
+def test_a_spec_is_read_and_written_unchanged(spec: str) -> None:
     method = parse_method(spec)
     assert parse_method(method_spec(method)) == method
     assert method_spec(parse_method(method_spec(method))) == method_spec(method)
 
 
-def test_specs_are_short() -> None:
+def test_specs_leave_out_defaults() -> None:
     assert method_spec(METHODS["trad"]) == "trad"
     assert method_spec(parse_method("trad:words=1")) == "trad:words=1"
     assert method_spec(parse_method("hybrid:of=sharp")) == "hybrid:of=sharp:alpha=1:temperature=0.1"
-    # An index has its own defaults of the last two, so these are always written.
+    # Defaults of the last two depend on the index, so these are always written.
     zero = "sharp:alpha=1:temperature=0.1:feedback=0:words=0"
     assert method_spec(METHODS["sharp"]) == zero

@@ -1,4 +1,4 @@
-"""The documentation as a site: it builds, its links lead somewhere, it asks no other host."""
+"""The documentation site: it builds, its links work, it loads nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LINKS_THAT_LOAD = {"stylesheet", "icon", "preconnect", "preload", "prefetch", "
 
 
 class _Page(HTMLParser):
-    """What a page loads, where its links lead, and its anchors."""
+    """The resources, links and anchors of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pages(site: Path) -> dict[str, _Page]:
-    """Each page by its address in the site."""
+    """The pages by their path on the site."""
     return {
         "/" + path.relative_to(site).as_posix().removesuffix("index.html"): _Page(
             path.read_text("utf-8")
@@ -73,7 +73,7 @@ def pages(site: Path) -> dict[str, _Page]:
 
 
 @pytest.fixture(scope="module")
-def address(site: Path) -> Iterator[str]:
+def site_url(site: Path) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(site)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
@@ -81,29 +81,29 @@ def address(site: Path) -> Iterator[str]:
     server.server_close()
 
 
-def test_every_page_of_docs_is_there(pages: dict[str, _Page]) -> None:
+def test_every_page_of_docs_is_on_the_site(pages: dict[str, _Page]) -> None:
     for path in (ROOT / "docs").rglob("*.md"):
         name = path.relative_to(ROOT / "docs").with_suffix("").as_posix()
         assert f"/{name}/" in pages
     assert "Index.search" in " ".join(pages["/api/"].anchors)
 
 
-def test_links_lead_somewhere(site: Path, pages: dict[str, _Page]) -> None:
-    for here, page in pages.items():
+def test_links_work(site: Path, pages: dict[str, _Page]) -> None:
+    for page_path, page in pages.items():
         for link in page.links + page.loads:
-            target = urlsplit(urljoin(f"http://site{here}", link))
+            target = urlsplit(urljoin(f"http://site{page_path}", link))
             if target.netloc != "site" or target.scheme != "http":
                 continue
             place = unquote(target.path)
             if place in pages:
-                assert target.fragment in pages[place].anchors, f"{here}: {link}"
+                assert target.fragment in pages[place].anchors, f"{page_path}: {link}"
             else:
-                assert (site / place.removeprefix("/")).is_file(), f"{here}: {link}"
+                assert (site / place.removeprefix("/")).is_file(), f"{page_path}: {link}"
 
 
 def test_nothing_is_loaded_from_another_host(site: Path, pages: dict[str, _Page]) -> None:
-    for here, page in pages.items():
-        assert not [link for link in page.loads if urlsplit(link).netloc], here
+    for page_path, page in pages.items():
+        assert not [link for link in page.loads if urlsplit(link).netloc], page_path
         assert "mermaid" not in page.classes  # the theme would fetch its program for these
     for path in site.rglob("*.css"):
         text = path.read_text("utf-8")
@@ -114,8 +114,8 @@ def test_nothing_is_loaded_from_another_host(site: Path, pages: dict[str, _Page]
         assert "<script" not in text
 
 
-def test_pictures_can_be_drawn_and_show_what_they_say(tmp_path: Path) -> None:
-    """In another version of Python the texts may differ; the point must stay."""
+def test_pictures_can_be_drawn_and_show_the_effect(tmp_path: Path) -> None:
+    """Other versions of Python can give other texts; the effect must be the same."""
     names: dict[str, object] = {"__name__": "pictures", "__file__": str(tmp_path / "make.py")}
     source = (ROOT / "docs/pictures/make.py").read_text("utf-8")
     exec(compile(source, "docs/pictures/make.py", "exec"), names)
@@ -129,19 +129,19 @@ def test_pictures_can_be_drawn_and_show_what_they_say(tmp_path: Path) -> None:
         assert len(committed) == pytest.approx(len(drawn), rel=0.3)
 
 
-def test_a_phone_can_read_it_and_search_works(address: str, pages: dict[str, _Page]) -> None:
+def test_pages_fit_a_phone_and_search_works(site_url: str, pages: dict[str, _Page]) -> None:
     with chromium() as browser:
         context = browser.new_context(viewport={"width": 390, "height": 800})
-        asked: list[str] = []
-        context.on("request", lambda request: asked.append(request.url))
+        requested: list[str] = []
+        context.on("request", lambda request: requested.append(request.url))
         tab = context.new_page()
-        for here in ("/", "/quickstart/", "/concepts/", "/api/", "/reproduce/", "/scaling/"):
-            tab.goto(address + here)
-            assert tab.evaluate("document.documentElement.scrollWidth") <= 390, here
+        for path in ("/", "/quickstart/", "/concepts/", "/api/", "/reproduce/", "/scaling/"):
+            tab.goto(site_url + path)
+            assert tab.evaluate("document.documentElement.scrollWidth") <= 390, path
         tab.locator("label[for=__search]").first.click()
-        # Keys, one by one: the site listens to them, and not to a value that is simply there.
+        # The site reacts to single key presses, not to a value set by a script.
         tab.locator("input.md-search__input").press_sequentially("temperature")
         tab.locator(".md-search-result__item").first.wait_for()
         context.close()
-    assert asked
-    assert not [url for url in asked if not url.startswith((address, "data:", "blob:"))]
+    assert requested
+    assert not [url for url in requested if not url.startswith((site_url, "data:", "blob:"))]

@@ -1,4 +1,4 @@
-"""The house plan: which package may import which, where SQL may stand, what importing costs."""
+"""The architecture: which package may import which, where SQL is allowed, what importing loads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from strop import Index
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "strop"
 
-# A package, or a module beside them, imports only what stands above it.
+# A package, or a top-level module, imports only packages above it in this list.
 ORDER = """
     errors types filters methods common io embed lm storage references generate search expand
     engines index opening
@@ -59,14 +59,14 @@ def _sources() -> list[Path]:
     return sorted(SOURCE.rglob("*.py"))
 
 
-def test_the_page_lists_the_packages_in_this_order() -> None:
+def test_the_architecture_page_lists_packages_in_import_order() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
     table = page.partition("| package | contents |")[2].partition("\n## ")[0]
     first = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     assert re.findall(r"`(\w+)/?`", " ".join(first)) == ORDER[:-1]
 
 
-def test_packages_import_only_what_stands_above_them() -> None:
+def test_packages_import_only_packages_above_them() -> None:
     level = {name: at for at, name in enumerate(ORDER)}
     for path in _sources():
         relative = path.relative_to(SOURCE)
@@ -85,14 +85,14 @@ def test_packages_import_only_what_stands_above_them() -> None:
 
 # Private by name, public by documentation.
 PUBLIC = {("os", "_exit"), ("sys", "_getframe")}
-BY_NAME = {"setattr", "getattr", "hasattr", "delattr", "patch", "object", "attrgetter"}
-OF_NAMED_TUPLES = {"_replace", "_asdict", "_fields", "_make"}
+CALLS_WITH_NAMES = {"setattr", "getattr", "hasattr", "delattr", "patch", "object", "attrgetter"}
+NAMED_TUPLE_METHODS = {"_replace", "_asdict", "_fields", "_make"}
 
 
 def _private_uses(path: Path) -> Iterator[str]:
     """Yield uses of another package's underscore names: imports, attributes, patched names.
 
-    An attribute of ``self`` is one's own. In src so is any that the package itself defines.
+    Attributes of ``self`` are allowed; in src also names that the package defines.
     """
     own = path.relative_to(SOURCE).parts[0] if path.is_relative_to(SOURCE) else ""
     defined = _private_names(own) if own else set()
@@ -105,13 +105,13 @@ def _private_uses(path: Path) -> Iterator[str]:
     for node in _nodes(path):
         if isinstance(node, ast.Attribute) and _is_private(node.attr):
             owner = ast.unparse(node.value)
-            ours = owner in ("self", "cls") or (owner, node.attr) in PUBLIC
-            ours |= node.attr in defined | OF_NAMED_TUPLES
-            if owner in names or not ours:
+            is_own = owner in ("self", "cls") or (owner, node.attr) in PUBLIC
+            is_own |= node.attr in defined | NAMED_TUPLE_METHODS
+            if owner in names or not is_own:
                 yield f"{names.get(owner, owner)}.{node.attr}"
-        elif isinstance(node, ast.Call) and _called(node) in BY_NAME:
-            given = [str(part.value) for part in node.args[:2] if isinstance(part, ast.Constant)]
-            parts = {name for part in given for name in part.split(".")}
+        elif isinstance(node, ast.Call) and _called(node) in CALLS_WITH_NAMES:
+            texts = [str(part.value) for part in node.args[:2] if isinstance(part, ast.Constant)]
+            parts = {name for text in texts for name in text.split(".")}
             if any(_is_private(name) for name in parts - defined):
                 yield ast.unparse(node)
 
@@ -141,7 +141,7 @@ def _private_names(package: str) -> set[str]:
     return {name for name in names if _is_private(name)}
 
 
-def test_nobody_uses_private_names_of_another_package() -> None:
+def test_private_names_are_used_only_in_their_package() -> None:
     places = [SOURCE, ROOT / "tests", ROOT / "benchmarks", ROOT / "docs"]
     found = {
         str(path.relative_to(ROOT)): sorted(uses)
@@ -170,20 +170,17 @@ def test_a_private_use_is_found(tmp_path: Path, line: str) -> None:
     assert list(_private_uses(tmp_path / "test_it.py"))
 
 
-# -- where things may stand ---------------------------------------------------------------------
+# -- what is allowed where ----------------------------------------------------------------------
 
-LONGEST = 450
-FACADE = 400
-MAY_HAVE_SQL = {
-    "storage",
-    "engines",
-    "common/cache.py",
-}  # the last is a cache file of its own, no index
+MAX_LINES = 450
+MAX_FACADE_LINES = 400
+# The last is a cache file, not part of an index.
+SQL_ALLOWED = {"storage", "engines", "common/cache.py"}
 SQL = re.compile(
     r"\b(SELECT\s.*\sFROM|INSERT\s+(OR\s+\w+\s+)?INTO|DELETE\s+FROM|UPDATE\s+\w+\s+SET"
     r"|(CREATE|ALTER|DROP)\s+(TEMP\s+)?(TABLE|INDEX)|PRAGMA\s)"
 )
-MAY_COMPILE = {"search", "references", "common/compiled.py"}
+COMPILED_ALLOWED = {"search", "references", "common/compiled.py"}
 
 
 def _nodes_outside(allowed: set[str]) -> Iterator[tuple[str, ast.AST]]:
@@ -200,13 +197,13 @@ def test_no_source_file_is_too_long() -> None:
         str(path.relative_to(SOURCE)): len(path.read_text("utf-8").splitlines())
         for path in _sources()
     }
-    too_long = {name for name, lines in lengths.items() if lines > LONGEST}
+    too_long = {name for name, lines in lengths.items() if lines > MAX_LINES}
     assert too_long == set()
 
 
 def test_the_index_is_a_facade() -> None:
     text = (SOURCE / "index.py").read_text("utf-8")
-    assert len(text.splitlines()) < FACADE
+    assert len(text.splitlines()) < MAX_FACADE_LINES
     tree = ast.parse(text)
     (index,) = (node for node in tree.body if isinstance(node, ast.ClassDef))
     assert not index.bases
@@ -214,34 +211,34 @@ def test_the_index_is_a_facade() -> None:
     assert not [line for line in imported if "numpy" in line]
 
 
-def test_sql_stands_in_storage_and_engines_only() -> None:
-    for where, node in _nodes_outside(MAY_HAVE_SQL):
+def test_sql_is_only_in_storage_and_engines() -> None:
+    for place, node in _nodes_outside(SQL_ALLOWED):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            assert not SQL.search(node.value), f"{where}: SQL outside storage and engines"
+            assert not SQL.search(node.value), f"{place}: SQL outside storage and engines"
         if isinstance(node, ast.Attribute):
-            assert node.attr not in ("execute", "executemany"), where
+            assert node.attr not in ("execute", "executemany"), place
 
 
-def test_kernels_stand_in_search_and_references_only() -> None:
-    for where, node in _nodes_outside(MAY_COMPILE):
+def test_kernels_are_only_in_search_and_references() -> None:
+    for place, node in _nodes_outside(COMPILED_ALLOWED):
         modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         if isinstance(node, ast.Import):
             modules = [name.name for name in node.names]
         for module in modules:
             compiled = module.split(".")[0] in ("numba", "llvmlite")
             compiled |= module == "strop.common.compiled"
-            assert not compiled, f"{where} must not import {module}"
+            assert not compiled, f"{place} must not import {module}"
 
 
-def test_ray_stands_in_one_file() -> None:
-    for where, node in _nodes_outside({"distributed/runners.py"}):
+def test_ray_is_imported_in_one_file() -> None:
+    for place, node in _nodes_outside({"distributed/runners.py"}):
         modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         if isinstance(node, ast.Import):
             modules = [name.name for name in node.names]
-        assert not [one for one in modules if one.split(".")[0] == "ray"], where
+        assert not [name for name in modules if name.split(".")[0] == "ray"], place
 
 
-def test_every_package_says_what_lives_there() -> None:
+def test_every_package_has_a_docstring() -> None:
     for package in SOURCE.iterdir():
         if (package / "__init__.py").exists():
             text = ast.get_docstring(ast.parse((package / "__init__.py").read_text("utf-8")))
@@ -278,7 +275,7 @@ def test_an_adapter_without_its_extra_names_the_command(adapter: str, package: s
     assert f"pip install 'strop[{adapter}]'" in out.stdout
 
 
-def test_a_search_loads_what_it_needs(tmp_path: Path) -> None:
+def test_a_search_loads_only_the_needed_modules(tmp_path: Path) -> None:
     code = (
         "import sys; from strop import Index; path = sys.argv[1]\n"
         "with Index.open(path) as index: index.search('two words')\n"
@@ -308,14 +305,14 @@ def test_opening_an_index_loads_no_compiled_code() -> None:
     assert not {"numba", "torch", "scipy", "pyarrow", "ir_measures"} & set(out.stdout.split())
 
 
-def test_public_names_are_there() -> None:
+def test_public_names_exist() -> None:
     import strop
 
     for name in strop.__all__:
         assert getattr(strop, name) is not None
 
 
-def test_a_test_imports_no_other_test_file() -> None:
+def test_test_files_do_not_import_each_other() -> None:
     for path in (ROOT / "tests").rglob("*.py"):
         found = re.findall(
             r"^\s*(?:from|import) (test_\w+|conftest)\b", path.read_text("utf-8"), re.M

@@ -1,4 +1,4 @@
-"""50,000 real sentences on a Ray cluster of two workers: as an index, whatever is killed."""
+"""50,000 real sentences on Ray with two workers: same results as an index despite kills."""
 
 from __future__ import annotations
 
@@ -48,65 +48,65 @@ runner.close()
 
 
 def sentences(collections: Path) -> list[Document]:
-    made = (
-        Document(f"{name}-{one.id}-{at}", text)
+    documents = (
+        Document(f"{name}-{document.id}-{i}", text)
         for name in ("scifact", "nfcorpus", "lisa")
-        for one in read_corpus(collections / name)
-        for at, text in enumerate(title_and_sentences(one.title, one.text, 1000))
+        for document in read_corpus(collections / name)
+        for i, text in enumerate(title_and_sentences(document.title, document.text, 1000))
     )
-    return list(islice(made, DOCUMENTS))
+    return list(islice(documents, DOCUMENTS))
 
 
-def drive(
+def run_driver(
     corpus: Path, folder: Path, method: str, kill: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(one for one in sys.path if one)}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-c", DRIVER, str(corpus), str(folder), method, kill]
-    began = time.monotonic()
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
-    print(f"{method} {kill}: {time.monotonic() - began:.0f} s", ended.stdout.strip(), flush=True)
-    return ended
+    start = time.monotonic()
+    process = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    print(f"{method} {kill}: {time.monotonic() - start:.0f} s", process.stdout.strip(), flush=True)
+    return process
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_ray_gives_what_an_index_gives(collections: Path, tmp_path: Path) -> None:
+def test_ray_gives_the_same_references_as_an_index(collections: Path, tmp_path: Path) -> None:
     pytest.importorskip("ray")
     corpus = write_inputs(tmp_path / "corpus", sentences(collections), 5)
     folder = tmp_path / "shards"
-    for kill in ("vectors 3", "references 2"):  # beside them a worker dies in each stage
-        ended = drive(corpus, folder, "exact", kill)
-        assert ended.returncode == -signal.SIGKILL, ended.stderr
+    for kill in ("vectors 3", "references 2"):  # a worker also dies in each stage
+        process = run_driver(corpus, folder, "exact", kill)
+        assert process.returncode == -signal.SIGKILL, process.stderr
     finished = dict(Manifest(folder / "references").lines)
     assert len(finished) == 2
-    ended = drive(corpus, folder, "exact")
-    assert ended.returncode == 0, ended.stderr
-    marks = {one.name for one in folder.glob("killed-*")}
+    process = run_driver(corpus, folder, "exact")
+    assert process.returncode == 0, process.stderr
+    marks = {file.name for file in folder.glob("killed-*")}
     assert {"killed-vectors", "killed-buckets", "killed-references"} <= marks
-    assert Manifest(folder / "references").lines.items() >= finished.items()  # not done again
+    assert Manifest(folder / "references").lines.items() >= finished.items()  # not repeated
     import_shards(folder, tmp_path / "ray")
     for file in (folder / "references").iterdir():
         file.rename(file.with_suffix(".exact"))
-    began = time.monotonic()
+    start = time.monotonic()
     import_shards(folder, tmp_path / "folder")
     with Index.open(tmp_path / "ray") as ray, Index.open(tmp_path / "folder") as index:
         assert index.select_references(method="exact") == DOCUMENTS
-        print(f"folder: {time.monotonic() - began:.0f} s", flush=True)
+        print(f"folder: {time.monotonic() - start:.0f} s", flush=True)
         assert all(ray.references_of(id_) == index.references_of(id_) for id_ in index.ids())
-    ended = drive(corpus, folder, "cells")
-    assert ended.returncode == 0, ended.stderr
+    process = run_driver(corpus, folder, "cells")
+    assert process.returncode == 0, process.stderr
     assert neighbour_recall(folder) >= 0.95
 
 
 def neighbour_recall(folder: Path) -> float:
-    """Compare the lists by cells with the exact ones that were set aside."""
+    """Return the recall of the lists by cells, compared with the renamed exact ones."""
     shares = []
     for bucket in finished_buckets(folder):
         path = folder / "references" / f"{bucket.name}.parquet"
-        found, right = read_table(path), read_table(path.with_suffix(".exact"))
-        assert (rows_in(found) == rows_in(right)).all()
+        found, expected = read_table(path), read_table(path.with_suffix(".exact"))
+        assert (rows_in(found) == rows_in(expected)).all()
         pairs = zip(
-            padded(found["neighbors"], 100, -1), padded(right["neighbors"], 100, -1), strict=True
+            padded(found["neighbors"], 100, -1), padded(expected["neighbors"], 100, -1), strict=True
         )
         shares += [np.isin(b[b >= 0], a).mean() for a, b in pairs if (b >= 0).any()]
     print("probes", Manifest(folder / "probes").lines["all"]["counts"], "recall", np.mean(shares))

@@ -1,4 +1,4 @@
-"""What every engine keeps: a published copy answers as its folder does."""
+"""The contract of every engine: a published copy answers like its index folder."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def postgres() -> Iterator[str]:
 
 
 @pytest.fixture
-def embedded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Folders of Qdrant are opened by its own engine."""
+def edge_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open folders of Qdrant with Qdrant Edge."""
     from helpers.edge import EdgeClient
 
     monkeypatch.setattr("qdrant_client.QdrantClient", EdgeClient)
@@ -54,13 +54,13 @@ def embedded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=ENGINES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a copy that is not there yet."""
+    """The URL of a copy that does not exist yet."""
     name = f"copy{next(_NAMES)}"
     if request.param == "postgresql":
         return f"{request.getfixturevalue('postgres')}&table={name}"
     if request.param == "edge":
         pytest.importorskip("qdrant_edge", reason="pip install qdrant-edge-py")
-        request.getfixturevalue("embedded")
+        request.getfixturevalue("edge_client")
         return f"qdrant://{tmp_path}/edge/{name}"
     pytest.importorskip(EXTRAS[request.param], reason=f"pip install 'strop[{request.param}]'")
     return f"{request.param}://{tmp_path}/{name}"
@@ -68,11 +68,11 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def page(i: int, version: int = 1) -> Document:
     text = f"Alder{i} birch{i % 7} cedar{version} grow. Here elm{i % 3} fir{version} grow too."
-    about = {"seen": i, "kind": ["even", "odd"][i % 2], "day": f"2024-01-{1 + i % 28:02}"}
-    return Document(f"d{i}", text, f"Trees {i % 5}" if i % 4 else "", about)
+    metadata = {"seen": i, "kind": ["even", "odd"][i % 2], "day": f"2024-01-{1 + i % 28:02}"}
+    return Document(f"d{i}", text, f"Trees {i % 5}" if i % 4 else "", metadata)
 
 
-ODD = [
+UNUSUAL_DOCUMENTS = [
     Document("empty", ""),
     Document(
         "é/ü 'quoted\" %s {x} \N{SNOWMAN}", "Ünïcode grows. Здесь ель.", "T\u00a0i", {"n": None}
@@ -86,7 +86,7 @@ ODD = [
 def index(tmp_path: Path) -> Iterator[Index]:
     with create(tmp_path / "index") as index:
         index.sharpen()
-        index.add([*(page(i) for i in range(40)), *ODD])
+        index.add([*(page(i) for i in range(40)), *UNUSUAL_DOCUMENTS])
         index.import_queries(
             {f"d{i}": [f"where grows alder{i}", "how"] for i in range(30)}, "simple"
         )
@@ -94,8 +94,8 @@ def index(tmp_path: Path) -> Iterator[Index]:
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let small copies be searched as large ones are, and be looked at each time."""
+def small_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search small copies like large ones, and look for changes at each search."""
     monkeypatch.setattr(copies, "SCANNED", 0)
     monkeypatch.setattr(published, "FRESH", 0.0)
 
@@ -106,44 +106,44 @@ def open_copy(url: str, bag: Bag | None = None) -> Published:
     return copy
 
 
-def assert_same(index: Index, copy: Published, k: int = 10, **how: Any) -> None:
-    """The same ranking, but for the order of scores that differ in the last digits."""
-    here, there = index.search(QUERIES, k, **how), copy.search(QUERIES, k, **how)
-    np.testing.assert_allclose(there.scores, here.scores, atol=2e-6)
-    for ours, theirs in zip(here, there, strict=True):
-        last = ours[-1].score if ours else 0.0
-        sure = {hit.id for hit in ours if hit.score > last + 1e-5}
-        assert sure <= {hit.id for hit in theirs}
-        hits = {hit.id: hit for hit in theirs}
-        for hit in ours:
+def assert_same(index: Index, copy: Published, k: int = 10, **arguments: Any) -> None:
+    """Compare rankings; documents with nearly equal scores may change places."""
+    folder_hits, copy_hits = (it.search(QUERIES, k, **arguments) for it in (index, copy))
+    np.testing.assert_allclose(copy_hits.scores, folder_hits.scores, atol=2e-6)
+    for folder_row, copy_row in zip(folder_hits, copy_hits, strict=True):
+        lowest = folder_row[-1].score if folder_row else 0.0
+        certain = {hit.id for hit in folder_row if hit.score > lowest + 1e-5}
+        assert certain <= {hit.id for hit in copy_row}
+        hits = {hit.id: hit for hit in copy_row}
+        for hit in folder_row:
             if hit.id in hits:
                 fields = ["id", "title", "text", "metadata", "passage", "chunk"]
                 assert hits[hit.id].to_dict(fields) == hit.to_dict(fields)
 
 
-def assert_whole(index: Index, copy: Published) -> None:
-    """Everything that can be read of the copy is what the folder has."""
+def assert_complete(index: Index, copy: Published) -> None:
+    """Compare everything a copy holds with its folder."""
     assert len(copy) == len(index)
     assert copy.check() == []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(published, "FRESH", 1000.0)  # it was looked at just now
+        patch.setattr(published, "FRESH", 1000.0)  # no check for changes now
         documents = {hit.id: hit for hit in copy.search(QUERIES[0], k=1000, method="trad")[0]}
         assert documents.keys() == {*index.ids()}
         for id_, hit in documents.items():
-            one = index.get(id_)
-            assert (hit.title, hit.text, hit.metadata) == (one.title, one.text, one.metadata)
+            doc = index.get(id_)
+            assert (hit.title, hit.text, hit.metadata) == (doc.title, doc.text, doc.metadata)
             number, sets = index.catalog.documents.number_of(id_), index.catalog.sets
             lists = {name: sets.queries(set_, number) for name, set_ in sets.all().items()}
             assert copy.queries_of(id_) == {name: texts for name, texts in lists.items() if texts}
     assert_same(index, copy, method="sharp:words=1")
 
 
-def test_a_copy_ranks_as_its_folder(index: Index, url: str) -> None:
+def test_a_copy_ranks_like_its_folder(index: Index, url: str) -> None:
     assert index.publish(url, dry_run=True).new == len(index)
     done = index.publish(url)
     assert (done.new, done.changed, done.removed) == (len(index), 0, 0)
     with open_copy(url) as copy:
-        assert_whole(index, copy)
+        assert_complete(index, copy)
         for method in METHODS:
             assert_same(index, copy, method=method)
             assert_same(index, copy, method=method, exact=True)
@@ -152,13 +152,14 @@ def test_a_copy_ranks_as_its_folder(index: Index, url: str) -> None:
             copy.search("alder1", fields=["txet"])
         assert copy.query_sets() == index.query_sets()
         assert copy.method() == index.method()
-        one, other = (
+        in_folder, in_copy = (
             it.explain(QUERIES[0], "d3", "sharp:words=1:feedback=0.3") for it in (index, copy)
         )
-        assert other.score == pytest.approx(one.score, abs=1e-6)
-        assert [part.text for part in other.queries] == [part.text for part in one.queries]
+        assert in_copy.score == pytest.approx(in_folder.score, abs=1e-6)
+        assert [part.text for part in in_copy.queries] == [part.text for part in in_folder.queries]
         assert copy.unknown(["d1", "nobody"]) == {"nobody"}
-        assert [copy.get(one.id) for one in (page(3), *ODD)] == [page(3), *ODD]
+        expected = [page(3), *UNUSUAL_DOCUMENTS]
+        assert [copy.get(document.id) for document in expected] == expected
         with pytest.raises(BadInput, match="no document 'nobody'"):
             copy.get("nobody")
         with pytest.raises(BadInput, match="no query set 'other'"):
@@ -184,9 +185,9 @@ FILTERS: list[dict[str, Any]] = [
 
 
 def test_split_documents(url: str, tmp_path: Path) -> None:
-    def long(i: int, words: str = "") -> Document:
-        parts = (f"Alder{i} birch{part} grow here. Elm{i * part} too." for part in range(6))
-        return Document(f"d#{i}", f"# One\n{words}" + "\n\n".join(parts), f"T{i}", {"seen": i})
+    def long(i: int, prefix: str = "") -> Document:
+        parts = (f"Alder{i} birch{n} grow here. Elm{i * n} too." for n in range(6))
+        return Document(f"d#{i}", f"# One\n{prefix}" + "\n\n".join(parts), f"T{i}", {"seen": i})
 
     def assert_split(index: Index, copy: Published) -> None:
         assert len(copy) == len(index)
@@ -197,12 +198,12 @@ def test_split_documents(url: str, tmp_path: Path) -> None:
             chunks = index.chunks(id_)
             assert copy.chunks(id_) == chunks
             assert copy.get(chunks[0].id) == index.get(chunks[0].id)
-        for how in ({}, {"chunks": True}, {"where": {"$id": {"$in": ["d#1", "d#3"]}}}):
-            assert_same(index, copy, k=5, method="sharp:words=1", **how)
-            ids = index.search(QUERIES, 5, fields=(), **how).ids
-            assert (copy.search(QUERIES, 5, fields=(), **how).ids == ids).mean() > 0.9
-        here, there = (it.explain(QUERIES[0], "d#3") for it in (index, copy))
-        assert there.score == pytest.approx(here.score, abs=1e-6)
+        for arguments in ({}, {"chunks": True}, {"where": {"$id": {"$in": ["d#1", "d#3"]}}}):
+            assert_same(index, copy, k=5, method="sharp:words=1", **arguments)
+            ids = index.search(QUERIES, 5, fields=(), **arguments).ids
+            assert (copy.search(QUERIES, 5, fields=(), **arguments).ids == ids).mean() > 0.9
+        in_folder, in_copy = (it.explain(QUERIES[0], "d#3") for it in (index, copy))
+        assert in_copy.score == pytest.approx(in_folder.score, abs=1e-6)
 
     with create(tmp_path / "index", chunking="12:0") as index:
         index.sharpen()
@@ -222,8 +223,8 @@ def test_split_documents(url: str, tmp_path: Path) -> None:
             assert index.publish(url).changed == 0
 
 
-def test_a_tuned_feedback(index: Index, url: str) -> None:
-    """Without 50 documents there is no feedback."""
+def test_a_copy_uses_the_tuned_feedback(index: Index, url: str) -> None:
+    """Feedback needs 50 documents."""
     index.add(page(i) for i in range(40, 70))
     index.keep_tuned({"method": {"sets": None, "words": 0.5, "feedback": 2.0}})
     tuned, without = (index.search(QUERIES, feedback=weight) for weight in (2, 0))
@@ -237,11 +238,11 @@ def test_a_tuned_feedback(index: Index, url: str) -> None:
         assert_same(index, copy, where={"seen": {"$gte": 10}})
         for weight in (0, 0.5):
             assert_same(index, copy, feedback=weight)
-        one, other = (it.explain(QUERIES[0], "d3") for it in (index, copy))
-        assert other.score == pytest.approx(one.score, abs=1e-5)
+        in_folder, in_copy = (it.explain(QUERIES[0], "d3") for it in (index, copy))
+        assert in_copy.score == pytest.approx(in_folder.score, abs=1e-5)
 
 
-def test_filters_select_the_same(index: Index, url: str) -> None:
+def test_filters_select_the_same_documents(index: Index, url: str) -> None:
     index.publish(url)
     with open_copy(url) as copy:
         for where in FILTERS:
@@ -251,7 +252,7 @@ def test_filters_select_the_same(index: Index, url: str) -> None:
             copy.search("x", where={"nothing": 1})
 
 
-def test_only_what_changed_is_published(index: Index, url: str) -> None:
+def test_only_changes_are_published(index: Index, url: str) -> None:
     index.publish(url)
     with open_copy(url) as copy:
         assert_same(index, copy)
@@ -261,22 +262,22 @@ def test_only_what_changed_is_published(index: Index, url: str) -> None:
         done = index.publish(url)
         assert before == done
         assert (done.new, done.changed, done.removed, done.compared) == (1, 2, 2, "log")
-        assert_whole(index, copy)
+        assert_complete(index, copy)
         assert_same(index, copy, where={"seen": -1})
         index.drop_set("simple")
         index.publish(url)
         assert copy.query_sets() == ["sentences"]
-        assert_whole(index, copy)
+        assert_complete(index, copy)
         index.sharpen(n=1)
         index.keep_tuned({"method": {"sets": None, "alpha": 2.0}})
         index.publish(url)
         assert copy.method().alpha == 2.0
-        assert_whole(index, copy)
+        assert_complete(index, copy)
         again = index.publish(url)
         assert (again.new, again.changed, again.removed) == (0, 0, 0)
 
 
-def test_where_the_log_is_cut_everything_is_compared(
+def test_without_a_complete_log_all_documents_are_compared(
     index: Index, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index.publish(url)
@@ -287,10 +288,10 @@ def test_where_the_log_is_cut_everything_is_compared(
     done = index.publish(url)
     assert (done.changed, done.removed, done.compared) == (1, 1, "all")
     with open_copy(url) as copy:
-        assert_whole(index, copy)
+        assert_complete(index, copy)
 
 
-def test_a_copy_of_nothing(tmp_path: Path, url: str) -> None:
+def test_a_copy_of_an_empty_index(tmp_path: Path, url: str) -> None:
     with create(tmp_path / "index") as index:
         index.publish(url)
         with open_copy(url) as copy:
@@ -301,7 +302,9 @@ def test_a_copy_of_nothing(tmp_path: Path, url: str) -> None:
             assert copy.search("alder1", method="trad").ids.tolist() == [["d1"]]
 
 
-def test_what_is_no_copy_is_refused(index: Index, url: str, tmp_path: Path) -> None:
+def test_connecting_to_an_unsuitable_copy_is_refused(
+    index: Index, url: str, tmp_path: Path
+) -> None:
     with pytest.raises(BadIndex, match="holds no copy"):
         open_copy(url)
     index.publish(url)
@@ -314,7 +317,7 @@ def test_what_is_no_copy_is_refused(index: Index, url: str, tmp_path: Path) -> N
         with pytest.raises(BadIndex, match="another index"):
             other.publish(url)
     engine = open_engine(url)
-    about = json.loads(engine.read([META])[META])
+    description = json.loads(engine.read([META])[META])
     for change, message in (
         ({"format": 99}, "another version of strop"),
         ({"embedder": {"name": 1}}, "which embedder"),
@@ -323,30 +326,37 @@ def test_what_is_no_copy_is_refused(index: Index, url: str, tmp_path: Path) -> N
         ({"methods": {"sharp": {}}}, "publish again"),
     ):
         with engine.publishing(DIM):
-            engine.write({META: json.dumps({**about, **change}).encode()})
+            engine.write({META: json.dumps({**description, **change}).encode()})
         with pytest.raises(BadIndex, match=message):
             open_copy(url)
     engine.close()
     index.publish(url)
     with open_copy(url) as copy:
-        assert_whole(index, copy)
+        assert_complete(index, copy)
 
 
 def test_a_copy_of_an_older_format_is_published_again(index: Index, url: str) -> None:
-    """Format 2 differs in the description alone: its methods had a setting more."""
+    """Format 2 differs only in the description: its methods had one more setting."""
     index.publish(url)
     with closing(open_engine(url)) as engine, engine.publishing(DIM):
-        about = json.loads(engine.read([META])[META])
-        methods = {name: {**method, "whiten": 0.5} for name, method in about["methods"].items()}
-        older = {**about, "format": FORMAT - 1, "methods": methods, "whitening": {"power": 0.5}}
+        description = json.loads(engine.read([META])[META])
+        methods = {
+            name: {**method, "whiten": 0.5} for name, method in description["methods"].items()
+        }
+        older = {
+            **description,
+            "format": FORMAT - 1,
+            "methods": methods,
+            "whitening": {"power": 0.5},
+        }
         engine.write({META: json.dumps(older).encode()})
-    refused = rf"another version of strop \(format {FORMAT - 1}, not {FORMAT}\): publish it again"
-    with pytest.raises(BadIndex, match=refused):
+    message = rf"another version of strop \(format {FORMAT - 1}, not {FORMAT}\): publish it again"
+    with pytest.raises(BadIndex, match=message):
         open_copy(url)
     done = index.publish(url)
     assert (done.new, done.changed, done.removed, done.compared) == (0, 0, 0, "all")
     with open_copy(url) as copy:
-        assert_whole(index, copy)
+        assert_complete(index, copy)
         assert_same(index, copy)
     assert index.publish(url).compared == "log"
 
@@ -360,10 +370,10 @@ def test_one_publisher_at_a_time(index: Index, url: str) -> None:
     assert index.publish(url).changed == 0
 
 
-def test_a_lock_that_is_released_soon_is_waited_for(
+def test_a_publisher_waits_for_a_lock_released_soon(
     index: Index, postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server notices only after some time that a publisher was killed."""
+    """The server notices late that a publisher was killed."""
     from strop.engines import postgres as module
 
     monkeypatch.setattr(module, "NOTICED_AFTER", 60)  # the machine may be slow
@@ -378,8 +388,8 @@ def test_a_lock_that_is_released_soon_is_waited_for(
     engine.close()
 
 
-def test_readers_while_publishing(index: Index, url: str) -> None:
-    """Every answer is one of a whole document: its text fits its metadata."""
+def test_readers_see_complete_documents_while_publishing(index: Index, url: str) -> None:
+    """In every hit the text and the metadata are of one version."""
     index.publish(url)
     errors: list[BaseException] = []
     stop = threading.Event()
@@ -401,8 +411,8 @@ def test_readers_while_publishing(index: Index, url: str) -> None:
         for version in (2, 3, 4):
             pages = [page(i, version) for i in range(40)]
             index.add(
-                Document(one.id, one.text, one.title, {**one.metadata, "version": version})
-                for one in pages
+                Document(doc.id, doc.text, doc.title, {**doc.metadata, "version": version})
+                for doc in pages
             )
             index.publish(url)
         stop.set()
@@ -425,7 +435,7 @@ def publish_slowly(path: Path, url: str) -> None:
         index.publish(url)
 
 
-def test_a_killed_publisher_is_continued(index: Index, url: str) -> None:
+def test_publishing_continues_after_a_killed_publisher(index: Index, url: str) -> None:
     index.publish(url)
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["helpers.fakes", "strop.engines.publish"])
@@ -440,54 +450,54 @@ def test_a_killed_publisher_is_continued(index: Index, url: str) -> None:
         child.kill()
         child.join()
         child.close()
-        with open_copy(url) as copy:  # what is there can be read, whole
+        with open_copy(url) as copy:  # the copy can be read and is consistent
             assert copy.search(QUERIES[0], k=3, method="sharp:words=1").ids.shape == (1, 3)
-            assert not [one for one in copy.check() if "publish again" not in one]
+            assert not [problem for problem in copy.check() if "publish again" not in problem]
         index = reopen(index.path)
         index.publish(url)
         with open_copy(url) as copy:
             assert copy.check() == []
             assert_same(index, copy, method="sharp:words=1")
     with open_copy(url) as copy:
-        assert_whole(index, copy)
+        assert_complete(index, copy)
     index.close()
 
 
-def test_without_a_connection(tmp_path: Path) -> None:
+def test_without_a_connection_the_error_hides_the_password(tmp_path: Path) -> None:
     with create(tmp_path / "index") as index:
         index.add([page(1)])
         for url in (
             "postgresql://me:secret@127.0.0.1:9/db", "qdrant+https://:secret@127.0.0.1:9/copy"
         ):  # fmt: skip
             pytest.importorskip({"p": "psycopg_pool", "q": "qdrant_client"}[url[0]])
-            for act in (index.publish, connect):
+            for action in (index.publish, connect):
                 with pytest.raises(BadIndex) as caught:
-                    act(url)
+                    action(url)
                 assert "127.0.0.1:9" in str(caught.value)
                 assert "secret" not in str(caught.value)
     with pytest.raises(BadInput, match="no engine for mysql://host"):
         connect("mysql://host/x")
 
 
-def assert_in_sql(copy: Published, run: Any, digits: float) -> None:
-    """One query in SQL gives what the search of the copy gives: (id, score, text)."""
+def assert_sql_scores(copy: Published, run: Any, tolerance: float) -> None:
+    """Compare rows (id, score, text) of an SQL query with the search of the copy."""
     for vector in copy.embed_queries(QUERIES):
         for alpha, temperature in ((1.0, 0.1), (2.0, 1.0), (0.0, 0.1)):
-            want = copy.search(
+            expected = copy.search(
                 vector[None], 44, alpha=alpha, temperature=temperature, sets=copy.query_sets()
             )[0]
             rows = run(vector, alpha, temperature)
-            known = {hit.id: hit for hit in want if hit.score > -1}
-            assert {id_ for id_, _, _ in rows} == known.keys()
+            hits = {hit.id: hit for hit in expected if hit.score > -1}
+            assert {id_ for id_, _, _ in rows} == hits.keys()
             for id_, score, text in rows:
-                assert score == pytest.approx(known[id_].score, abs=digits)
-                assert text.replace("\0", "") == known[id_].text.replace("\0", "")
+                assert score == pytest.approx(hits[id_].score, abs=tolerance)
+                assert text.replace("\0", "") == hits[id_].text.replace("\0", "")
             scores = [score for _, score, _ in rows]
             assert scores == sorted(scores, reverse=True)
 
 
 def test_the_function_of_postgresql_computes_the_score(index: Index, postgres: str) -> None:
-    """Rows there have half precision."""
+    """Rows in PostgreSQL have half precision."""
     import psycopg
 
     url = f"{postgres}&table=inside"
@@ -496,10 +506,10 @@ def test_the_function_of_postgresql_computes_the_score(index: Index, postgres: s
     with open_copy(url) as copy, psycopg.connect(postgres) as connection:
 
         def run(vector: Any, alpha: float, temperature: float) -> Any:
-            given = str(vector.tolist()), alpha, temperature
-            return connection.execute(sql, given).fetchall()
+            arguments = str(vector.tolist()), alpha, temperature
+            return connection.execute(sql, arguments).fetchall()
 
-        assert_in_sql(copy, run, 3e-3)
+        assert_sql_scores(copy, run, 3e-3)
     with open_copy(url.replace("strop@", "strop:secret@")) as copy:
         assert repr(copy) == f"Published({url.replace('strop@', 'strop:***@')!r})"
 
@@ -516,16 +526,16 @@ def test_the_macro_of_duckdb_computes_the_score(index: Index, tmp_path: Path) ->
     ):
 
         def run(vector: Any, alpha: float, temperature: float) -> Any:
-            given = [vector, alpha, temperature]
-            return connection.execute(sql, given).fetchall()
+            arguments = [vector, alpha, temperature]
+            return connection.execute(sql, arguments).fetchall()
 
-        assert_in_sql(copy, run, 1e-5)
+        assert_sql_scores(copy, run, 1e-5)
 
 
 SOURCE = "SELECT id, name AS title, body, price, '100%' AS share FROM shop WHERE price > 0;"
 
 
-def test_texts_stay_in_the_users_table(postgres: str, tmp_path: Path) -> None:
+def test_a_copy_reads_texts_from_the_users_table(postgres: str, tmp_path: Path) -> None:
     import psycopg
 
     url = f"{postgres}&table=shop_copy"
@@ -543,7 +553,7 @@ def test_texts_stay_in_the_users_table(postgres: str, tmp_path: Path) -> None:
             assert sync_source(index, url, SOURCE).new == 30
             assert index.publish(url, source=SOURCE).new == 30
             with open_copy(url) as copy:
-                assert_whole(index, copy)
+                assert_complete(index, copy)
                 assert copy.get("7").metadata == {"price": 7, "share": "100%"}
                 assert_same(index, copy, where={"price": {"$lt": 5}})
                 assert copy.info()["source"] == SOURCE
@@ -552,16 +562,16 @@ def test_texts_stay_in_the_users_table(postgres: str, tmp_path: Path) -> None:
             connection.execute("UPDATE shop SET body = 'Cedar4 stands.' WHERE id = 4")
             connection.execute("DELETE FROM shop WHERE id = 5")
             connection.execute("INSERT INTO shop VALUES (99, 'New', 'Elm2 grows.', 1)")
-            with open_copy(url) as copy:  # before it is published
+            with open_copy(url) as copy:  # before publishing
                 assert copy.get("5").text == ""
             sync_source(index, url, SOURCE)
             done = index.publish(url)  # the copy knows its source
             assert (done.new, done.changed, done.removed, done.compared) == (1, 1, 1, "log")
             with open_copy(url) as copy:
-                assert_whole(index, copy)
-            for wrong in ("DROP TABLE shop", "SELECT 1; DROP TABLE shop"):
+                assert_complete(index, copy)
+            for query in ("DROP TABLE shop", "SELECT 1; DROP TABLE shop"):
                 with pytest.raises(BadInput, match="one SELECT"):
-                    index.publish(url, source=wrong)
+                    index.publish(url, source=query)
             with pytest.raises(BadInput, match="columns id and text"):
                 sync_source(index, url, "SELECT 1 AS id, 2 AS other")
             with pytest.raises(BadIndex, match="read-only"):

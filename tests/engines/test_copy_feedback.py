@@ -1,4 +1,4 @@
-"""Feedback ranks the same in a published copy as in the folder."""
+"""Feedback gives the same ranking in a published copy and in its folder."""
 
 from __future__ import annotations
 
@@ -16,53 +16,55 @@ pytest.importorskip("duckdb")
 from strop.engines.duckdb import DuckDB
 
 
-def test_feedback_of_documents_that_an_engine_proposes(
+def test_feedback_of_candidates_from_an_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More documents are ranked than hits are wanted, and not all are fetched."""
+    """More documents are ranked than k, but not all are fetched."""
     monkeypatch.setattr("strop.engines.copies.SCANNED", 0)
     url = f"duckdb://{tmp_path / 'copy.duckdb'}"
-    draw = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     with fakes.create(tmp_path / "index") as index:
         index.sharpen("sentences")
         index.add(
-            {"id": f"d{at}", "text": f"{_text(draw)}. {_text(draw)}. {_text(draw)}."}
+            {"id": f"d{at}", "text": f"{random_text(rng)}. {random_text(rng)}. {random_text(rng)}."}
             for at in range(900)
         )
         index.publish(url)
         with strop.connect(url, embedder=fakes.Bag(), name="bag", dim=fakes.DIM) as copy:
-            queries = [_text(draw) for _ in range(30)]
+            queries = [random_text(rng) for _ in range(30)]
             fetched: list[int] = []
             nearest = DuckDB.nearest
 
-            def counted(*args: Any, **named: Any) -> Any:
-                near = nearest(*args, **named)
-                fetched.append(len(near))
-                return near
+            def counting(*args: Any, **options: Any) -> Any:
+                candidates = nearest(*args, **options)
+                fetched.append(len(candidates))
+                return candidates
 
-            monkeypatch.setattr(DuckDB, "nearest", counted)
-            want, found = (it.search(queries, 10) for it in (index, copy))
-    common = [len({*a} & {*b}) for a, b in zip(want.ids, found.ids, strict=True)]
-    assert np.mean(common) >= 9.8
+            monkeypatch.setattr(DuckDB, "nearest", counting)
+            expected, found = (it.search(queries, 10) for it in (index, copy))
+    shared = [len({*a} & {*b}) for a, b in zip(expected.ids, found.ids, strict=True)]
+    assert np.mean(shared) >= 9.8
     assert min(fetched) >= 50
     assert np.mean(fetched) < 450
 
 
-def _text(draw: np.random.Generator, count: int = 5) -> str:
+def random_text(rng: np.random.Generator, count: int = 5) -> str:
     words = "an old dog in the snow cat hat tree sea red blue runs".split()
-    return " ".join(draw.choice(words, count))
+    return " ".join(rng.choice(words, count))
 
 
-def test_feedback_in_a_copy(tmp_path: Path) -> None:
+def test_a_copy_has_the_same_feedback(tmp_path: Path) -> None:
     url = f"duckdb://{tmp_path / 'copy.duckdb'}"
-    draw = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     with fakes.create(tmp_path / "index") as index:
         index.sharpen("sentences")
-        index.add({"id": f"d{at}", "text": _text(draw, 6)} for at in range(90))
+        index.add({"id": f"d{at}", "text": random_text(rng, 6)} for at in range(90))
         index.publish(url)
         with strop.connect(url, embedder=fakes.Bag(), name="bag", dim=fakes.DIM) as copy:
             for k in (5, 60):
-                want, found = (it.search("an old dog", k) for it in (index, copy))
-                assert found.ids.tolist() == want.ids.tolist()
-                np.testing.assert_allclose(found.scores, want.scores, atol=1e-5)
-        assert want.ids.tolist() != index.search("an old dog", 60, "sharp:feedback=0").ids.tolist()
+                expected, found = (it.search("an old dog", k) for it in (index, copy))
+                assert found.ids.tolist() == expected.ids.tolist()
+                np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
+        assert (
+            expected.ids.tolist() != index.search("an old dog", 60, "sharp:feedback=0").ids.tolist()
+        )

@@ -1,4 +1,4 @@
-"""Vectors written to a file, and the verbs that publish and read copies."""
+"""Exporting vectors to a file, and the commands that publish and read copies."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from strop.errors import BadInput
 TEXTS = {"a": "The fox jumps. It runs far.", "b": "One owl.", "empty": ""}
 
 
-def expected(id_: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """The vectors of a document and its sentences, by the embedder itself."""
-    sentences = [f"{one.strip('.')}." for one in TEXTS[id_].split(". ") if one]
+def embedded(id_: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """Return the vectors of a document and its sentences, from the embedder."""
+    sentences = [f"{sentence.strip('.')}." for sentence in TEXTS[id_].split(". ") if sentence]
     return vectors_of([TEXTS[id_], *sentences], "document")
 
 
 @pytest.mark.parametrize("ending", [".parquet", ".npy", ".jsonl"])
 @pytest.mark.parametrize("form", ["indexsharp", "rows"])
-def test_what_is_written_can_be_read(tmp_path: Path, ending: str, form: Form) -> None:
+def test_exported_vectors_can_be_read(tmp_path: Path, ending: str, form: Form) -> None:
     path = tmp_path / f"vectors{ending}"
     with create(tmp_path / "index") as index:
         index.sharpen()
@@ -37,27 +37,27 @@ def test_what_is_written_can_be_read(tmp_path: Path, ending: str, form: Form) ->
         rows = parquet.read_table(path).to_pylist()
         rows = [{**row, "metadata": json.loads(row["metadata"])} for row in rows]
     else:
-        about = "vectors.jsonl" if ending == ".jsonl" else "vectors.npy.ids.jsonl"
-        lines = (tmp_path / about).read_text("utf-8").splitlines()
+        name = "vectors.jsonl" if ending == ".jsonl" else "vectors.npy.ids.jsonl"
+        lines = (tmp_path / name).read_text("utf-8").splitlines()
         rows = list(map(json.loads, lines))
         if ending == ".npy":
-            rows = [{**row, "vector": one} for row, one in zip(rows, np.load(path), strict=True)]
+            rows = [{**row, "vector": own} for row, own in zip(rows, np.load(path), strict=True)]
     assert len(rows) == count
     assert not list(tmp_path.glob("*.new"))
     assert {(row["id"], row["metadata"]["n"]) for row in rows} == {
         (id_, len(text)) for id_, text in TEXTS.items()
     }
     for id_ in TEXTS:
-        found = np.array([row["vector"] for row in rows if row["id"] == id_])
-        own = expected(id_)
+        vectors = np.array([row["vector"] for row in rows if row["id"] == id_])
+        expected_rows = embedded(id_)
         if form == "rows":
-            np.testing.assert_allclose(found, own, atol=1e-6)
+            np.testing.assert_allclose(vectors, expected_rows, atol=1e-6)
         elif id_ != "empty":
-            sharpened = own[0] + own[1:].mean(axis=0)
-            np.testing.assert_allclose(found[0], sharpened / np.linalg.norm(sharpened), atol=1e-6)
+            sharpened = expected_rows[0] + expected_rows[1:].mean(axis=0)
+            np.testing.assert_allclose(vectors[0], sharpened / np.linalg.norm(sharpened), atol=1e-6)
 
 
-def test_expanded_vectors(tmp_path: Path) -> None:
+def test_augmented_vectors_are_exported(tmp_path: Path) -> None:
     with create(tmp_path / "index") as index:
         index.add({"id": id_, "text": text} for id_, text in TEXTS.items())
         index.import_queries({"a": ["who runs"], "b": ["who sees"]}, "simple")
@@ -65,13 +65,13 @@ def test_expanded_vectors(tmp_path: Path) -> None:
             export(index.searcher, tmp_path / "x.npy", "augmented", sets=["simple"])
         index.augment("simple")
         assert export(index.searcher, tmp_path / "x.npy", "augmented", sets=["simple"]) == 3
-        want = vectors_of([f"{TEXTS['a']} who runs", f"{TEXTS['b']} who sees"], "document")
-        np.testing.assert_allclose(np.load(tmp_path / "x.npy")[:2], want, atol=1e-6)
+        expected = vectors_of([f"{TEXTS['a']} who runs", f"{TEXTS['b']} who sees"], "document")
+        np.testing.assert_allclose(np.load(tmp_path / "x.npy")[:2], expected, atol=1e-6)
         with pytest.raises(BadInput, match=r"\.parquet"):
             export(index.searcher, tmp_path / "x.csv")
 
 
-def test_the_verbs(tmp_path: Path) -> None:
+def test_the_commands_for_copies(tmp_path: Path) -> None:
     pytest.importorskip("duckdb", reason="pip install 'strop[duckdb]'")
     folder, url = tmp_path / "my.index", f"duckdb://{tmp_path}/copy.duckdb"
     lines = [json.dumps({"id": id_, "text": text}) for id_, text in TEXTS.items()]
@@ -82,26 +82,30 @@ def test_the_verbs(tmp_path: Path) -> None:
     assert f"Published to {url}: 0 new, 0 changed, 0 removed; 3 doc" in (
         strop("publish", folder, url).stdout.replace("\n", " ")
     )
-    here, there = (strop("search", one, "a fox", "--json").json for one in (folder, url))
-    assert here == there
+    folder_hits, copy_hits = (
+        strop("search", source, "a fox", "--json").json for source in (folder, url)
+    )
+    assert folder_hits == copy_hits
     assert strop("search", url, "a fox", "--explain").code == 0
     assert strop("info", url, "--json").json["documents"] == 3
     assert "duckdb" in strop("info", url).stdout
     assert strop("check", url).stdout == "No damage found\n"
     assert strop("show", url, "a", "--json").json["text"] == TEXTS["a"]
     assert strop("trust", url).code == 0
-    refused = strop("add", url, folder)
-    assert refused.code == 2
-    assert "published copy" in refused.stderr
+    result = strop("add", url, folder)
+    assert result.code == 2
+    assert "published copy" in result.stderr
     corpus = tmp_path / "v.jsonl"
     corpus.write_text("mine")
-    done = strop("export", folder, "-o", tmp_path / "v.npy")
-    assert "3 vectors in" in done.stdout
-    assert "v.npy.ids.jsonl" in done.stdout
+    result = strop("export", folder, "-o", tmp_path / "v.npy")
+    assert "3 vectors in" in result.stdout
+    assert "v.npy.ids.jsonl" in result.stdout
     assert corpus.read_text() == "mine"
 
 
-def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_the_engines_page_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("duckdb", reason="pip install 'strop[duckdb]'")
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "engines.md").read_text("utf-8")
@@ -111,7 +115,7 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         exec(compile(block, "docs/engines.md", "exec"), {})
 
 
-def test_bytes_compare_as_numbers_do() -> None:
+def test_sortable_bytes_order_like_numbers() -> None:
     numbers = [
         -float("inf"), -1e300, -(2**62) - 1, -(2**62), -1.5, -1, 0, 5e-324, 0.5, 1, 2**53,
         2**53 + 1, 2**62, 2**62 + 1, 2**63 - 1, 1e300, float("inf"),

@@ -1,4 +1,4 @@
-"""What is not a copy stays as it is: a publisher that is pointed at it refuses."""
+"""Publishing to a database that holds something else is refused and changes nothing."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ def index(tmp_path: Path) -> Iterator[Index]:
 
 
 @pytest.mark.parametrize("table", ["orders", "documents", "rows"])
-def test_a_duckdb_file_of_something_else(index: Index, tmp_path: Path, table: str) -> None:
+def test_a_foreign_duckdb_file_is_refused(index: Index, tmp_path: Path, table: str) -> None:
     duckdb = pytest.importorskip("duckdb")
     path = tmp_path / "mine.duckdb"
-    with duckdb.connect(str(path)) as mine:
-        mine.execute(f"CREATE TABLE {table} AS SELECT range AS id FROM range(1000)")
+    with duckdb.connect(str(path)) as database:
+        database.execute(f"CREATE TABLE {table} AS SELECT range AS id FROM range(1000)")
     for dry_run in (False, True, False):
         with pytest.raises(BadInput, match=rf"its tables: {table}\): publish to a new file"):
             index.publish(f"duckdb://{path}", dry_run=dry_run)
         with pytest.raises(StropError, match="holds no copy but other tables"):
             connect(f"duckdb://{path}")
         assert not path.with_name("mine.duckdb.new").exists()
-    with duckdb.connect(str(path)) as mine:
-        assert mine.execute(f"SELECT count(*) FROM {table}").fetchall() == [(1000,)]
+    with duckdb.connect(str(path)) as database:
+        assert database.execute(f"SELECT count(*) FROM {table}").fetchall() == [(1000,)]
 
 
-def test_tables_beside_those_of_a_copy_stay(index: Index, tmp_path: Path) -> None:
+def test_foreign_tables_next_to_a_copy_are_kept(index: Index, tmp_path: Path) -> None:
     duckdb = pytest.importorskip("duckdb")
     path = tmp_path / "copy.duckdb"
     index.publish(f"duckdb://{path}")
-    with duckdb.connect(str(path)) as mine:
-        mine.execute("CREATE TABLE notes AS SELECT 7 AS seven")
+    with duckdb.connect(str(path)) as database:
+        database.execute("CREATE TABLE notes AS SELECT 7 AS seven")
     index.add([{"id": "b", "text": "Birch grows."}])
     assert index.publish(f"duckdb://{path}").new == 1
-    with duckdb.connect(str(path)) as mine:
-        assert mine.execute("SELECT seven FROM notes").fetchall() == [(7,)]
+    with duckdb.connect(str(path)) as database:
+        assert database.execute("SELECT seven FROM notes").fetchall() == [(7,)]
 
 
-def test_a_file_that_is_no_duckdb_file(index: Index, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_duckdb_file_is_refused(index: Index, tmp_path: Path) -> None:
     pytest.importorskip("duckdb")
     path = tmp_path / "letters.txt"
     path.write_text("Dear reader, " * 1000)
@@ -57,17 +57,17 @@ def test_a_file_that_is_no_duckdb_file(index: Index, tmp_path: Path) -> None:
     assert path.read_text() == "Dear reader, " * 1000
 
 
-def test_a_lancedb_table_of_something_else(index: Index, tmp_path: Path) -> None:
+def test_a_foreign_lancedb_table_is_refused(index: Index, tmp_path: Path) -> None:
     lancedb = pytest.importorskip("lancedb")
-    mine = lancedb.connect(str(tmp_path / "lance"))
-    mine.create_table("documents", [{"id": 1, "text": "mine"}])
+    database = lancedb.connect(str(tmp_path / "lance"))
+    database.create_table("documents", [{"id": 1, "text": "mine"}])
     for dry_run in (True, False):
         with pytest.raises(BadInput, match="has a table 'documents' of something else"):
             index.publish(f"lancedb://{tmp_path / 'lance'}", dry_run=dry_run)
-    assert mine.open_table("documents").to_arrow().to_pylist() == [{"id": 1, "text": "mine"}]
+    assert database.open_table("documents").to_arrow().to_pylist() == [{"id": 1, "text": "mine"}]
 
 
-def test_a_qdrant_collection_of_something_else(index: Index, tmp_path: Path) -> None:
+def test_a_foreign_qdrant_collection_is_refused(index: Index, tmp_path: Path) -> None:
     qdrant = pytest.importorskip("qdrant_client")
     from qdrant_client import models
 

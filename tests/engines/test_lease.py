@@ -1,4 +1,4 @@
-"""The lease that keeps publishers apart, on a store in memory and a clock that is set."""
+"""The lease of a publisher, in a store in memory and with a fake clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from strop.errors import IndexBusy
 
 
 class Store:
-    """Where the lease is; it can fail, and another publisher can write into it."""
+    """A store for the lease; it can fail, and other publishers can write to it."""
 
     def __init__(self) -> None:
         self.stored: bytes | None = None
@@ -40,7 +40,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     return Store()
 
 
-def test_it_is_held_by_one_and_given_back(store: Store) -> None:
+def test_one_holder_at_a_time_and_release(store: Store) -> None:
     with store.lease().held():
         with pytest.raises(IndexBusy, match="another process"), store.lease().held():
             raise AssertionError
@@ -50,11 +50,11 @@ def test_it_is_held_by_one_and_given_back(store: Store) -> None:
         pass
 
 
-def test_it_ends_without_a_sign_of_life(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_expires_if_not_renewed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("strop.engines.lease.time.time", lambda: now)
-    stopped = store.lease()
-    stopped.renew()
+    expired = store.lease()
+    expired.renew()
     now += lease.SECONDS - 1
     with pytest.raises(IndexBusy), store.lease().held():
         raise AssertionError
@@ -63,25 +63,25 @@ def test_it_ends_without_a_sign_of_life(store: Store, monkeypatch: pytest.Monkey
         pass
 
 
-def test_two_that_write_at_the_same_moment_are_not_both_let_in(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_simultaneous_claims_are_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     other = store.lease()
     monkeypatch.setattr("strop.engines.lease.time.sleep", lambda _: other.renew())
     with pytest.raises(IndexBusy), store.lease().held():
         raise AssertionError
 
 
-def test_a_publisher_that_lost_it_stops(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_publisher_that_lost_the_lease_stops(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lease, "SECONDS", 0.02)
-    one, other = store.lease(), store.lease()
+    first, other = store.lease(), store.lease()
 
     def publish() -> None:
-        while True:  # until the thread of the first has looked
+        while True:  # until the thread of the first holder has checked
             other.renew()
-            one.check()
+            first.check()
 
-    with one.held():
+    with first.held():
         with pytest.raises(IndexBusy):
             publish()
         taken = store.stored
@@ -89,7 +89,7 @@ def test_a_publisher_that_lost_it_stops(store: Store, monkeypatch: pytest.Monkey
     assert store.stored == taken
 
 
-def test_it_is_renewed_while_held(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_held_lease_is_renewed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "SECONDS", 0.02)
     with store.lease().held():
         first = store.stored
@@ -97,7 +97,7 @@ def test_it_is_renewed_while_held(store: Store, monkeypatch: pytest.MonkeyPatch)
             pass
 
 
-def test_what_went_wrong_is_told_and_not_that_the_store_is_gone(store: Store) -> None:
+def test_the_first_error_is_raised_if_the_release_fails_too(store: Store) -> None:
     def interrupted() -> None:
         store.down = True
         raise KeyboardInterrupt
@@ -106,8 +106,8 @@ def test_what_went_wrong_is_told_and_not_that_the_store_is_gone(store: Store) ->
         interrupted()
 
 
-@pytest.mark.parametrize("junk", [b"", b"[]", b"{}", b"null", b"\xff", b'{"until": "x"}'])
-def test_junk_is_no_lease(store: Store, junk: bytes) -> None:
-    store.stored = junk
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"null", b"\xff", b'{"until": "x"}'])
+def test_a_malformed_lease_is_ignored(store: Store, content: bytes) -> None:
+    store.stored = content
     with store.lease().held():
         pass

@@ -19,7 +19,7 @@ QUERY = "which trees grow by rivers?"
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[dict[str, str]]:
-    """One for all tests: LanceDB remembers where a bucket was."""
+    """One store for all tests: LanceDB caches the address of a bucket."""
     for package in ("moto", "flask", "flask_cors"):
         pytest.importorskip(package, reason="pip install 'moto[s3]' flask flask-cors")
     pytest.importorskip("lancedb", reason="pip install 'strop[lancedb]'")
@@ -40,7 +40,7 @@ def url(
 def index(tmp_path: Path) -> Iterator[Index]:
     with Index.create(tmp_path / "index") as index:
         index.sharpen("sentences")
-        index.add([Document(f"d{at}", text, metadata={"n": at}) for at, text in enumerate(TREES)])
+        index.add([Document(f"d{i}", text, metadata={"n": i}) for i, text in enumerate(TREES)])
         yield index
 
 
@@ -48,9 +48,9 @@ def assert_same(index: Index, url: str) -> None:
     with connect(url) as copy:
         assert copy.check() == []
         for where in (None, {"n": {"$gte": 1}}):
-            want, found = (one.search(QUERY, k=3, where=where)[0] for one in (index, copy))
-            assert [(hit.id, hit.text) for hit in found] == [(hit.id, hit.text) for hit in want]
-            assert [hit.score for hit in found] == pytest.approx([hit.score for hit in want])
+            expected, found = (it.search(QUERY, k=3, where=where)[0] for it in (index, copy))
+            assert [(hit.id, hit.text) for hit in found] == [(hit.id, hit.text) for hit in expected]
+            assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected])
 
 
 def test_a_copy_in_an_object_store_follows_its_index(
@@ -58,7 +58,7 @@ def test_a_copy_in_an_object_store_follows_its_index(
 ) -> None:
     with pytest.raises(BadIndex, match="holds no copy"):
         connect(url)
-    monkeypatch.setattr(copies, "SCANNED", 0)  # the nearest rows are asked for
+    monkeypatch.setattr(copies, "SCANNED", 0)  # use the search for nearest rows
     index.publish(url)
     assert_same(index, url)
     index.add([Document("d1", "Birches grow everywhere."), Document("new", "Elms by rivers.")])
@@ -88,10 +88,10 @@ def test_one_publisher_at_a_time(index: Index, url: str) -> None:
         "forest/x?aws_secret_access_key=secret", "forest/x%3Fkey=secret",
     ],
 )  # fmt: skip
-def test_a_key_in_the_url_is_refused_and_not_shown(rest: str) -> None:
-    with pytest.raises(BadInput, match="environment") as caught:
+def test_a_secret_in_the_url_is_refused_and_not_shown(rest: str) -> None:
+    with pytest.raises(BadInput, match="environment") as error:
         connect(f"lancedb+s3://{rest}")
-    assert "secret" not in str(caught.value)
+    assert "secret" not in str(error.value)
 
 
 def test_a_url_without_a_bucket_is_refused() -> None:
@@ -108,23 +108,23 @@ def test_a_url_without_a_bucket_is_refused() -> None:
         ("duckdb:copy.duckdb", "duckdb://"), ("lancedb+s3:/key:secret@b/x", "lancedb\\+s3://"),
     ],
 )  # fmt: skip
-def test_a_url_that_leads_nowhere_is_refused(url: str, reason: str) -> None:
-    for opened in (connect, open_engine):
-        with pytest.raises(BadInput, match=reason) as caught:
-            opened(url)
-        assert "secret" not in str(caught.value)
+def test_an_incomplete_url_is_refused(url: str, reason: str) -> None:
+    for open_url in (connect, open_engine):
+        with pytest.raises(BadInput, match=reason) as error:
+            open_url(url)
+        assert "secret" not in str(error.value)
 
 
 def test_a_mistyped_url_gets_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for wrong, right in (
+    for url, suggestion in (
         ("duckbd://copy.duckdb", "duckdb://copy.duckdb"),
         ("postgress://me:secret@host/db", "postgres://me:***@host/db"),
         ("lance:///folder", "lancedb:///folder"),
     ):
-        with pytest.raises(BadInput) as caught:
-            connect(wrong)
-        assert str(caught.value).endswith(f". Did you mean {right}?")
+        with pytest.raises(BadInput) as error:
+            connect(url)
+        assert str(error.value).endswith(f". Did you mean {suggestion}?")
     pytest.importorskip("duckdb", reason="pip install 'strop[duckdb]'")
     with Index.create("index") as index:
         with pytest.raises(BadInput, match=r"; did you mean duckdb://dev/null/copy\?$"):
@@ -136,7 +136,9 @@ def test_a_mistyped_url_gets_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         connect("duckdb:///other.duckdb")
 
 
-def test_an_index_is_not_made_at_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_creating_an_index_at_a_url_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for place in ("duckdb://copy.duckdb", Path("duckdb://copy.duckdb")):
         with pytest.raises(BadInput, match="an index is a folder"):
@@ -144,11 +146,11 @@ def test_an_index_is_not_made_at_a_url(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(BadInput, match=r"copy\.duckdb is not a URL: write duckdb://copy\.duckdb$"):
         open_engine("copy.duckdb")
     for place in ("qdrant://me:secret@127.0.0.1:1/db", Path("qdrant://me:secret@127.0.0.1:1/db")):
-        with pytest.raises(BadInput, match=r"strop\.connect\(URL\)") as caught:
+        with pytest.raises(BadInput, match=r"strop\.connect\(URL\)") as error:
             Index.open(place)
-        assert "secret" not in str(caught.value)
-    ran = strop("build", "postgresql://me:secret@127.0.0.1:1/db", "-o", "x.index")
-    assert ran.code == 1
-    assert "--source" in ran.stderr
-    assert "secret" not in ran.stderr
+        assert "secret" not in str(error.value)
+    result = strop("build", "postgresql://me:secret@127.0.0.1:1/db", "-o", "x.index")
+    assert result.code == 1
+    assert "--source" in result.stderr
+    assert "secret" not in result.stderr
     assert not list(tmp_path.iterdir())

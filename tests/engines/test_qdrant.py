@@ -1,4 +1,4 @@
-"""Qdrant's rows, which point to documents, and the vectors that an open copy remembers."""
+"""Rows in Qdrant, which point to documents, and the vectors that an open copy caches."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from strop.engines.published import Published
 from strop.errors import BadIndex, BadInput
 
 SIZE = 120
-"""More than are all scored: twice the 50 that feedback ranks again."""
+"""Too many to score all: more than twice the 50 that feedback ranks again."""
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def published_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an index and its copy."""
     pytest.importorskip("qdrant_client", reason="pip install 'strop[qdrant]'")
     folder = tmp_path_factory.mktemp("made")
@@ -34,17 +34,19 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def url(tmp_path: Path, made: Path) -> str:
+def url(tmp_path: Path, published_folder: Path) -> str:
     """The URL of a copy of the index."""
-    shutil.copytree(made / "qdrant", tmp_path / "qdrant")
+    shutil.copytree(published_folder / "qdrant", tmp_path / "qdrant")
     return f"qdrant://{tmp_path}/qdrant/copy"
 
 
 @pytest.fixture
-def index(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+def index(
+    tmp_path: Path, published_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Index]:
     monkeypatch.setattr(copies, "SCANNED", 0)
     monkeypatch.setattr(published, "FRESH", 0.0)
-    shutil.copytree(made / "index", tmp_path / "index")
+    shutil.copytree(published_folder / "index", tmp_path / "index")
     with reopen(tmp_path / "index") as index:
         yield index
 
@@ -56,14 +58,14 @@ def open_copy(url: str) -> Published:
 
 
 def publish_until(index: Index, url: str, step: str) -> None:
-    """Publish, and be stopped where the engine would do ``step``."""
+    """Publish and interrupt at the engine's method ``step``."""
     from strop.engines.qdrant import Qdrant
 
-    def stopped(self: Qdrant, given: Any) -> None:
+    def interrupt(self: Qdrant, arguments: Any) -> None:
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Qdrant, step, stopped)
+        patch.setattr(Qdrant, step, interrupt)
         with pytest.raises(KeyboardInterrupt):
             index.publish(url)
 
@@ -75,40 +77,38 @@ def rows_of(url: str) -> dict[int, int]:
     client = QdrantClient(path=str(Path(url.removeprefix("qdrant://")).parent))
     points, _ = client.scroll("copy-rows", limit=1000, with_payload=["number"])
     client.close()
-    return Counter(one.payload["number"] for one in points if one.payload)
+    return Counter(point.payload["number"] for point in points if point.payload)
 
 
 def test_rows_follow_their_documents(index: Index, url: str) -> None:
-    """Those that a document has no more are gone, also after a publisher was stopped."""
+    """Outdated rows are removed, also after a publisher was interrupted."""
     before = rows_of(url)
     changed = index.catalog.documents.number_of("d3")
-    gone = index.catalog.documents.number_of("d4")
+    removed = index.catalog.documents.number_of("d4")
     index.add([{"id": "d3", "text": "Short."}])
     index.remove(["d4"])
     publish_until(index, url, "remove")
     index.publish(url)
     rows = rows_of(url)
     assert 1 <= rows[changed] < before[changed]
-    assert gone not in rows
+    assert removed not in rows
     assert len(rows) == SIZE - 1
     with open_copy(url) as copy:
         assert copy.search("short", 1).ids[0, 0] == "d3"
 
 
-def test_what_was_scored_is_fetched_once(
-    index: Index, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Until the copy changes; more than there is room for is fetched again."""
+def test_scored_vectors_are_cached(index: Index, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the copy changes, or the cache is full."""
     from strop.engines.qdrant import Qdrant
 
     fetched: list[int] = []
     packed_vectors = Qdrant.packed_vectors
 
-    def counted(self: Qdrant, numbers: Any) -> Any:
+    def counting(self: Qdrant, numbers: Any) -> Any:
         fetched.append(len(numbers))
         return packed_vectors(self, numbers)
 
-    monkeypatch.setattr(Qdrant, "packed_vectors", counted)
+    monkeypatch.setattr(Qdrant, "packed_vectors", counting)
     with open_copy(url) as copy:
         first = copy.search("alder3 grows", 5)
         assert sum(fetched) > 5
@@ -116,7 +116,7 @@ def test_what_was_scored_is_fetched_once(
         again = copy.search("alder3 grows", 5, fields=())
         assert fetched == []
         copy.search("alder3 grows", 5)
-        assert sum(fetched) == 5  # where texts are read too, they must be of the same moment
+        assert sum(fetched) == 5  # with texts, vectors are read again: both must be of one version
         assert again.ids.tolist() == first.ids.tolist()
         assert again.scores.tolist() == first.scores.tolist()
         index.add([{"id": "d3", "text": "Alder3 grows. Alder3 grows again. Alder3 grows."}])
@@ -131,35 +131,35 @@ def test_what_was_scored_is_fetched_once(
         assert sum(fetched) > 0
 
 
-def test_many_queries_are_answered_as_each_alone(
+def test_many_queries_have_the_same_hits_as_single_ones(
     index: Index, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are searched in groups, and what one group fetched serves the next."""
+    """Queries are searched in groups, which share the cache."""
     from strop.engines.qdrant import Qdrant
 
     queries = [f"alder{at} stands in the sun" for at in range(70)]
     fetched = Counter[int]()
     packed_vectors = Qdrant.packed_vectors
 
-    def counted(self: Qdrant, numbers: Any) -> Any:
+    def counting(self: Qdrant, numbers: Any) -> Any:
         fetched.update(numbers.tolist())
         return packed_vectors(self, numbers)
 
-    with open_copy(url) as copy, open_copy(url) as other:
-        alone = [other.search(query, 3)[0] for query in queries]
-        monkeypatch.setattr(Qdrant, "packed_vectors", counted)
-        assert [*copy.search(queries, 3)] == alone
-        assert max(fetched.values()) == 2  # when it is scored, and where texts are read
+    with open_copy(url) as copy, open_copy(url) as other_copy:
+        expected = [other_copy.search(query, 3)[0] for query in queries]
+        monkeypatch.setattr(Qdrant, "packed_vectors", counting)
+        assert [*copy.search(queries, 3)] == expected
+        assert max(fetched.values()) == 2  # for scoring, and with the texts
         fetched.clear()
         ids = copy.search(queries, 3, fields=()).ids.tolist()
-        assert ids == [[hit.id for hit in hits] for hits in alone]
+        assert ids == [[hit.id for hit in hits] for hits in expected]
         assert not fetched
 
 
 def test_all_queries_of_a_search_see_the_same_vectors(
     index: Index, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A document is replaced, and read by another search, between two groups of queries."""
+    """Another search reads a replaced document between two groups of queries."""
     from strop.engines.qdrant import Qdrant
 
     nearest, calls = Qdrant.nearest, list[int]()
@@ -167,21 +167,21 @@ def test_all_queries_of_a_search_see_the_same_vectors(
         queries = ["alder3 grows"] * 70
         copy.search(queries[0], 5)
 
-        def replacing(self: Qdrant, *given: Any) -> Any:
+        def replacing(self: Qdrant, *arguments: Any) -> Any:
             calls.append(1)
             if len(calls) == 65:  # the first query of the second group
                 index.add([{"id": "d3", "text": "Alder3 grows. Alder3 grows."}])
                 publish_until(index, url, "write")
                 copy.search(queries[0], 5, "trad")  # reads the new record
-            return nearest(self, *given)
+            return nearest(self, *arguments)
 
         monkeypatch.setattr(Qdrant, "nearest", replacing)
         rows = [*copy.search(queries, 5)]
-        assert len(calls) > 130  # the search began anew
+        assert len(calls) > 130  # the search started again
         assert [hits[0] for hits in rows] == [copy.search(queries[0], 5)[0][0]] * 70
 
 
-def test_graphs_are_of_int8_and_payload_indexes_are_made_where_they_lack(
+def test_graphs_are_int8_and_missing_payload_indexes_are_created(
     index: Index, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from qdrant_client import QdrantClient
@@ -192,7 +192,7 @@ def test_graphs_are_of_int8_and_payload_indexes_are_made_where_they_lack(
         "create_payload_index",
         lambda self, collection, key, kind: indexes.append((collection, key)),
     )
-    index.publish(url)  # the one before may have been killed between collection and index
+    index.publish(url)  # an earlier publisher may have been killed before it created them
     keys = [("copy-rows", "number"), ("copy", "id"), ("copy", "facts"), ("copy", "kinds")]
     assert indexes == keys
     client = QdrantClient(path=str(Path(url.removeprefix("qdrant://")).parent))
@@ -202,7 +202,7 @@ def test_graphs_are_of_int8_and_payload_indexes_are_made_where_they_lack(
     client.close()
 
 
-def test_reading_and_a_dry_run_make_no_folder(index: Index, url: str, tmp_path: Path) -> None:
+def test_reading_and_a_dry_run_create_no_folder(index: Index, url: str, tmp_path: Path) -> None:
     before = sorted(tmp_path.iterdir())
     url = f"qdrant://{tmp_path}/new/copy"
     with pytest.raises(BadIndex, match="holds no copy"):
@@ -213,8 +213,8 @@ def test_reading_and_a_dry_run_make_no_folder(index: Index, url: str, tmp_path: 
         open_copy("qdrant:///copy")
 
 
-def test_text_and_score_are_of_one_moment(index: Index, url: str) -> None:
-    """Also while a publisher that was stopped has replaced a document that is remembered."""
+def test_text_and_score_are_of_one_version(index: Index, url: str) -> None:
+    """Also if an interrupted publisher has replaced a cached document."""
     with open_copy(url) as copy:
         before = copy.search("alder3 grows", 1)[0][0]
         index.add([{"id": "d3", "text": "Alder3 grows. Alder3 grows."}])

@@ -1,4 +1,4 @@
-"""A restored folder repeats the numbers of versions: its copy follows it all the same."""
+"""A restored folder reuses version numbers; its copy still follows it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strop import connect
 
 
 @pytest.mark.parametrize("restored", ["the folder", "the catalog alone"])
-def test_a_copy_follows_a_folder_that_was_restored(tmp_path: Path, restored: str) -> None:
+def test_a_copy_follows_a_restored_folder(tmp_path: Path, restored: str) -> None:
     pytest.importorskip("duckdb")
     path, backup, url = tmp_path / "index", tmp_path / "backup", f"duckdb://{tmp_path}/copy.duckdb"
     with create(path) as index:
@@ -34,13 +34,13 @@ def test_a_copy_follows_a_folder_that_was_restored(tmp_path: Path, restored: str
     with reopen(path) as index:
         index.finish()
         index.add([{"id": "new", "text": "Birch falls."}])
-        done = index.publish(url)
-        assert (done.compared, done.documents) == ("all", 7)
+        changes = index.publish(url)
+        assert (changes.compared, changes.documents) == ("all", 7)
         with connect(url, Bag(), name="bag", dim=DIM) as copy:
             for query in ("alder stands", "birch falls", "word3"):
-                mine, theirs = index.search(query, 7), copy.search(query, 7)
-                assert mine.ids.tolist() == theirs.ids.tolist()
-                assert mine.scores == pytest.approx(theirs.scores, abs=1e-5)
+                folder_hits, copy_hits = index.search(query, 7), copy.search(query, 7)
+                assert folder_hits.ids.tolist() == copy_hits.ids.tolist()
+                assert folder_hits.scores == pytest.approx(copy_hits.scores, abs=1e-5)
         index.add([{"id": "more", "text": "Dogwood blooms."}])
         assert index.publish(url).compared == "log"
         assert index.publish(url).new == 0

@@ -1,4 +1,4 @@
-"""A copy that somebody else made is data: its views read no other file."""
+"""A copy from an untrusted source: its views read no other file."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def test_a_view_of_a_duckdb_copy_reads_no_file(tmp_path: Path) -> None:
             ).fetchall()
         )
         connection.execute(f"CREATE VIEW pieces AS SELECT {columns} FROM read_text('{secret}')")
-    with pytest.raises(StropError, match=r"(?i)permission|disabled|no copy|damaged") as refused:
+    with pytest.raises(StropError, match=r"(?i)permission|disabled|no copy|damaged") as error:
         strop.connect(f"duckdb://{copy}").search("cats")
-    assert "a key" not in str(refused.value)
+    assert "a key" not in str(error.value)
 
 
-def test_a_source_is_one_select() -> None:
+def test_a_source_must_be_one_select() -> None:
     from strop.engines.postgres_source import checked_source
     from strop.errors import BadInput
 

@@ -29,7 +29,7 @@ from strop.types import Vectors
 
 @pytest.fixture(autouse=True)
 def _one_thread_for_scikit_learn() -> Iterator[None]:
-    """Its threads fight over a hundred points; results are the same."""
+    """Its threads slow it down on a hundred points; results are the same."""
     with threadpool_limits(1):
         yield
 
@@ -40,7 +40,7 @@ def clustered(seed: int, n: int, dim: int, groups: int = 8, noise: float = 1.0) 
     return unit_rows(centres[rng.integers(0, groups, n)] + noise * rng.normal(size=(n, dim)))
 
 
-def with_twins_and_zeros(seed: int, n: int, dim: int) -> Vectors:
+def clustered_with_twins_and_zeros(seed: int, n: int, dim: int) -> Vectors:
     rng = np.random.default_rng(seed)
     vectors = clustered(seed, n, dim)
     for _ in range(n // 5):
@@ -50,50 +50,52 @@ def with_twins_and_zeros(seed: int, n: int, dim: int) -> Vectors:
 
 
 def brute_force(vectors: Vectors, k: int) -> NDArray[np.int64]:
-    """Sort all others by products in double precision, of equals the earlier first."""
-    found = np.full((len(vectors), k), -1, np.int64)
+    """Sort all others by products in double precision, equal ones in document order."""
+    rows = np.full((len(vectors), k), -1, np.int64)
     doubles = vectors.astype(np.float64)
     usable = np.flatnonzero((doubles != 0).any(axis=1))
     for i in usable:
         # Summed in order, so that twins have equal products to the last bit.
         products = [sum(a * b for a, b in zip(doubles[i], doubles[j], strict=True)) for j in usable]
         order = np.lexsort((usable, -np.array(products)))
-        others = [int(usable[at]) for at in order if usable[at] != i][:k]
-        found[i, : len(others)] = others
-    return found
+        nearest = [int(usable[place]) for place in order if usable[place] != i][:k]
+        rows[i, : len(nearest)] = nearest
+    return rows
 
 
 @settings(max_examples=30)
 @given(st.integers(0, 10**6), st.integers(1, 60), st.integers(2, 8), st.integers(1, 70))
-def test_neighbours_are_those_of_brute_force(seed: int, n: int, dim: int, k: int) -> None:
-    vectors = with_twins_and_zeros(seed, n, dim)
+def test_neighbours_equal_brute_force(seed: int, n: int, dim: int, k: int) -> None:
+    vectors = clustered_with_twins_and_zeros(seed, n, dim)
     expected = brute_force(vectors, k)
-    found = nearest_neighbors(vectors, k)
-    np.testing.assert_array_equal(found.rows, expected)
-    for i, (rows, similarities) in enumerate(zip(*found, strict=True)):
-        have = rows >= 0
-        np.testing.assert_allclose(similarities[have], vectors[rows[have]] @ vectors[i], atol=1e-6)
-        assert (similarities[~have] == 0).all()
-    some = np.arange(0, n, 2)
-    part = neighbors_of(vectors, nonzero_rows(vectors), some, k)
-    np.testing.assert_array_equal(part.rows, expected[some])
+    neighbours = nearest_neighbors(vectors, k)
+    np.testing.assert_array_equal(neighbours.rows, expected)
+    for i, (rows, similarities) in enumerate(zip(*neighbours, strict=True)):
+        filled = rows >= 0
+        np.testing.assert_allclose(
+            similarities[filled], vectors[rows[filled]] @ vectors[i], atol=1e-6
+        )
+        assert (similarities[~filled] == 0).all()
+    subset = np.arange(0, n, 2)
+    subset_neighbours = neighbors_of(vectors, nonzero_rows(vectors), subset, k)
+    np.testing.assert_array_equal(subset_neighbours.rows, expected[subset])
 
 
 def test_neighbours_do_not_depend_on_blocks_or_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    vectors = with_twins_and_zeros(3, 1500, 24)
-    vectors[200:260] = vectors[200]  # more twins than there are spare candidates
-    whole = nearest_neighbors(vectors, 20)
+    vectors = clustered_with_twins_and_zeros(3, 1500, 24)
+    vectors[200:260] = vectors[200]  # more twins than spare candidates
+    expected = nearest_neighbors(vectors, 20)
     for block in (64, 100, 700):
         monkeypatch.setattr(neighbors, "BLOCK", block)
-        np.testing.assert_array_equal(nearest_neighbors(vectors, 20).rows, whole.rows)
+        np.testing.assert_array_equal(nearest_neighbors(vectors, 20).rows, expected.rows)
     monkeypatch.setattr(threads, "thread_count", lambda: 1)
-    alone = nearest_neighbors(vectors, 20)
-    np.testing.assert_array_equal(alone.rows, whole.rows)
-    np.testing.assert_array_equal(alone.similarities, whole.similarities)
+    single_thread = nearest_neighbors(vectors, 20)
+    np.testing.assert_array_equal(single_thread.rows, expected.rows)
+    np.testing.assert_array_equal(single_thread.similarities, expected.similarities)
 
 
-def test_a_longer_list_begins_with_the_shorter() -> None:
-    vectors = with_twins_and_zeros(5, 400, 16)
+def test_a_longer_list_starts_with_the_shorter() -> None:
+    vectors = clustered_with_twins_and_zeros(5, 400, 16)
     np.testing.assert_array_equal(
         nearest_neighbors(vectors, 50).rows[:, :20], nearest_neighbors(vectors, 20).rows
     )
@@ -102,95 +104,99 @@ def test_a_longer_list_begins_with_the_shorter() -> None:
 def test_cells_find_most_of_the_neighbours() -> None:
     vectors = clustered(7, 6000, 32, groups=100)
     exact = nearest_neighbors(vectors, 20)
-    rough = nearest_neighbors(vectors, 20, method="cells")
-    shared = [len(set(a) & set(b)) / 20 for a, b in zip(exact.rows, rough.rows, strict=True)]
+    approximate = nearest_neighbors(vectors, 20, method="cells")
+    shared = [len(set(a) & set(b)) / 20 for a, b in zip(exact.rows, approximate.rows, strict=True)]
     assert np.mean(shared) > 0.9
-    assert all(i not in row for i, row in enumerate(rough.rows.tolist()))
+    assert all(i not in row for i, row in enumerate(approximate.rows.tolist()))
 
 
-def test_large_corpora_go_by_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_corpora_use_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = clustered(8, 300, 8)
-    called: list[int] = []
-    real = neighbors.rough_centres
+    cell_counts: list[int] = []
+    rough_centres = neighbors.rough_centres
 
-    def spy(points: Vectors, count: int) -> Vectors:
-        called.append(count)
-        return real(points, count)
+    def recording(points: Vectors, count: int) -> Vectors:
+        cell_counts.append(count)
+        return rough_centres(points, count)
 
-    monkeypatch.setattr(neighbors, "rough_centres", spy)
+    monkeypatch.setattr(neighbors, "rough_centres", recording)
     nearest_neighbors(vectors, 5)
-    assert not called
+    assert not cell_counts
     monkeypatch.setattr(neighbors, "APPROXIMATE_ABOVE", 200)
     nearest_neighbors(vectors, 5)
-    assert called == [17]
+    assert cell_counts == [17]
     assert nearest_neighbors(vectors, 5, method="exact").rows.shape == (300, 5)
-    assert called == [17]
+    assert cell_counts == [17]
 
 
-def _distances(points: Vectors) -> Vectors:
-    made = np.empty((len(points), len(points)), np.float32)
-    squared_distances(points, made)
-    return made
+def pairwise_distances(points: Vectors) -> Vectors:
+    distances = np.empty((len(points), len(points)), np.float32)
+    squared_distances(points, distances)
+    return distances
 
 
 @settings(max_examples=50)
 @given(st.integers(0, 10**6), st.integers(3, 100), st.integers(2, 40), st.integers(2, 10))
-def test_silhouette_is_scikit_learns(seed: int, m: int, dim: int, k: int) -> None:
+def test_silhouette_equals_scikit_learn(seed: int, m: int, dim: int, k: int) -> None:
     from sklearn.metrics import silhouette_samples
 
     rng = np.random.default_rng(seed)
     points = clustered(seed, m, dim)
     k = min(k, m - 1)
     labels = np.concatenate([np.arange(k), rng.integers(0, k, m - k)]).astype(np.int32)
-    of_points = np.empty(m, np.float32)
-    mean = silhouette(np.sqrt(_distances(points)), labels, k, of_points)
+    values = np.empty(m, np.float32)
+    mean = silhouette(np.sqrt(pairwise_distances(points)), labels, k, values)
     expected = silhouette_samples(points.astype(np.float64), labels)
-    np.testing.assert_allclose(of_points, expected, atol=1e-4)
+    np.testing.assert_allclose(values, expected, atol=1e-4)
     assert mean == pytest.approx(expected.mean(), abs=1e-4)
 
 
-def test_silhouette_of_one_cluster_is_the_worst() -> None:
+def test_silhouette_of_one_cluster_is_minus_1() -> None:
     points = clustered(0, 10, 4)
     labels = np.zeros(10, np.int32)
-    assert silhouette(_distances(points), labels, 3, np.empty(10, np.float32)) == -1
+    assert silhouette(pairwise_distances(points), labels, 3, np.empty(10, np.float32)) == -1
 
 
 def test_squared_distances_are_exactly_zero_for_twins() -> None:
     points = clustered(1, 9, 37)
     points[4] = points[7]
-    made = _distances(points)
-    assert made[4, 7] == made[7, 4] == 0
+    distances = pairwise_distances(points)
+    assert distances[4, 7] == distances[7, 4] == 0
     expected = ((points[:, None].astype(np.float64) - points[None]) ** 2).sum(axis=2)
-    np.testing.assert_allclose(made, expected, atol=1e-6)
+    np.testing.assert_allclose(distances, expected, atol=1e-6)
 
 
-def test_kmeans_is_scikit_learns() -> None:
-    """The same seeding from the same random numbers leads to the same clusters."""
+def test_kmeans_matches_scikit_learn() -> None:
+    """Equal random numbers for the seeding give the same clusters."""
     from sklearn.cluster import KMeans
 
     draws = ReferenceSettings(seed=0).draws()
-    inertias, ours = [], []
+    expected_inertias, inertias = [], []
     for seed in range(12):
         points = clustered(seed, 100, 48)
         for k in (3, 6, 10):
             labels = np.empty(100, np.int32)
-            made = kmeans(_distances(points), k, 2 + int(np.log(k)), draws[k - 3], labels)
+            inertia = kmeans(
+                pairwise_distances(points), k, 2 + int(np.log(k)), draws[k - 3], labels
+            )
             model = KMeans(k, n_init=10, random_state=0).fit(points)
-            inertias.append(model.inertia_)
-            ours.append(made)
+            expected_inertias.append(model.inertia_)
+            inertias.append(inertia)
             centroids = np.array([points[labels == c].mean(axis=0) for c in range(k)])
-            assert made == pytest.approx(((points - centroids[labels]) ** 2).sum(), rel=1e-4)
-    ratios = np.array(ours) / np.array(inertias)
+            assert inertia == pytest.approx(((points - centroids[labels]) ** 2).sum(), rel=1e-4)
+    ratios = np.array(inertias) / np.array(expected_inertias)
     assert ratios.max() < 1.005
     assert np.mean(ratios < 1.0001) > 0.9
 
 
-def _literal_choice(vectors: Vectors, document: int, near: Sequence[int]) -> tuple[int, set[int]]:
-    """The paper's selection with scikit-learn: the k with the best silhouette, and its points."""
+def select_with_scikit_learn(
+    vectors: Vectors, document: int, neighbours: Sequence[int]
+) -> tuple[int, set[int]]:
+    """Return the k of the best silhouette and its selected points, with scikit-learn."""
     from sklearn.cluster import KMeans
     from sklearn.metrics import silhouette_samples
 
-    points = vectors[list(near)]
+    points = vectors[list(neighbours)]
     best = (-2.0, 0, np.empty(0))
     for k in range(3, 11):
         model = KMeans(k, n_init=10, random_state=0).fit(points)
@@ -203,74 +209,74 @@ def _literal_choice(vectors: Vectors, document: int, near: Sequence[int]) -> tup
         members = np.flatnonzero(labels == c)
         centroid = points[members].mean(axis=0)
         nearest = members[np.argmin(((points[members] - centroid) ** 2).sum(axis=1))]
-        chosen.add(int(near[nearest]))
+        chosen.add(int(neighbours[nearest]))
     return k, chosen
 
 
-def test_references_are_those_of_the_paper() -> None:
+def test_references_match_the_selection_of_the_paper() -> None:
     vectors = clustered(11, 400, 32, groups=30, noise=0.7)
-    found = select_references(vectors)
-    near = nearest_neighbors(vectors, 100).rows
-    same_k, same = 0, 0
+    selected = select_references(vectors)
+    neighbours = nearest_neighbors(vectors, 100).rows
+    n_same_k, n_same = 0, 0
     for document in range(0, 400, 40):
-        k, chosen = _literal_choice(vectors, document, near[document].tolist())
-        rows = found.rows[document][found.rows[document] >= 0]
-        same_k += len(rows) == k
-        same += set(rows.tolist()) == chosen
-        assert found.cluster_sizes[document].sum() == 100
-        assert (np.diff(found.similarities[document][: len(rows)]) <= 0).all()
-    assert same_k >= 9
-    assert same >= 9
+        k, chosen = select_with_scikit_learn(vectors, document, neighbours[document].tolist())
+        rows = selected.rows[document][selected.rows[document] >= 0]
+        n_same_k += len(rows) == k
+        n_same += set(rows.tolist()) == chosen
+        assert selected.cluster_sizes[document].sum() == 100
+        assert (np.diff(selected.similarities[document][: len(rows)]) <= 0).all()
+    assert n_same_k >= 9
+    assert n_same >= 9
 
 
-def test_references_do_not_depend_on_threads_or_company(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_references_do_not_depend_on_threads_or_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = clustered(12, 300, 16)
-    together = select_references(vectors)
+    expected = select_references(vectors)
     monkeypatch.setattr(threads, "thread_count", lambda: 1)
     monkeypatch.setattr(neighbors, "BLOCK", 100)
-    alone = select_references(vectors)
-    for one, other in zip(together, alone, strict=True):
-        np.testing.assert_array_equal(one, other)
-    again = select_references(vectors, ReferenceSettings(seed=1))
-    assert (again.silhouettes != together.silhouettes).any()
+    single_thread = select_references(vectors)
+    for expected_array, array in zip(expected, single_thread, strict=True):
+        np.testing.assert_array_equal(expected_array, array)
+    other_seed = select_references(vectors, ReferenceSettings(seed=1))
+    assert (other_seed.silhouettes != expected.silhouettes).any()
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 5, 12])
-def test_few_documents(n: int) -> None:
+def test_references_of_few_documents(n: int) -> None:
     vectors = clustered(13, 12, 8)[:n]
-    found = select_references(vectors)
-    counts = (found.rows >= 0).sum(axis=1)
-    assert found.rows.shape == (n, 10)
-    if n <= 4:  # no more neighbours than the smallest k: all of them
+    selected = select_references(vectors)
+    counts = (selected.rows >= 0).sum(axis=1)
+    assert selected.rows.shape == (n, 10)
+    if n <= 4:  # at most as many neighbours as the smallest k: all are selected
         assert (counts == max(0, n - 1)).all()
     else:
         assert ((counts >= 3) & (counts <= n - 2)).all()
-    for document, row in enumerate(found.rows.tolist()):
+    for document, row in enumerate(selected.rows.tolist()):
         assert document not in row
 
 
 def test_equal_documents_have_the_first_as_references() -> None:
     vectors = np.tile(clustered(14, 1, 8), (30, 1))
-    found = select_references(vectors)
-    assert found.rows[0].tolist() == [1, 2, 3] + [-1] * 7
-    assert found.rows[9].tolist() == [0, 1, 2] + [-1] * 7
-    assert (found.silhouettes == 0).all()
+    selected = select_references(vectors)
+    assert selected.rows[0].tolist() == [1, 2, 3] + [-1] * 7
+    assert selected.rows[9].tolist() == [0, 1, 2] + [-1] * 7
+    assert (selected.silhouettes == 0).all()
 
 
-def test_fewer_kinds_of_neighbours_than_clusters() -> None:
-    kinds = clustered(15, 2, 8)
-    vectors = np.concatenate([np.tile(kinds[:1], (20, 1)), np.tile(kinds[1:], (20, 1))])
-    found = select_references(vectors)
-    assert ((found.rows >= 0).sum(axis=1) == 2).all()  # one for each kind
-    assert found.silhouettes == pytest.approx(1.0)
+def test_fewer_distinct_neighbours_than_clusters() -> None:
+    distinct = clustered(15, 2, 8)
+    vectors = np.concatenate([np.tile(distinct[:1], (20, 1)), np.tile(distinct[1:], (20, 1))])
+    selected = select_references(vectors)
+    assert ((selected.rows >= 0).sum(axis=1) == 2).all()  # one for each distinct vector
+    assert selected.silhouettes == pytest.approx(1.0)
 
 
-def test_empty_documents_have_none_and_are_none() -> None:
+def test_empty_documents_have_no_references_and_are_none() -> None:
     vectors = clustered(16, 60, 8)
     vectors[[3, 17]] = 0
-    found = select_references(vectors)
-    assert (found.rows[[3, 17]] == -1).all()
-    assert not np.isin(found.rows, [3, 17]).any()
+    selected = select_references(vectors)
+    assert (selected.rows[[3, 17]] == -1).all()
+    assert not np.isin(selected.rows, [3, 17]).any()
 
 
 @pytest.mark.parametrize(
@@ -282,7 +288,7 @@ def test_empty_documents_have_none_and_are_none() -> None:
         ({"n_init": 0}, "1 or more"),
     ],
 )
-def test_bad_settings(arguments: dict[str, int], message: str) -> None:
+def test_invalid_settings_are_refused(arguments: dict[str, int], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         ReferenceSettings(**arguments)
     with pytest.raises(BadInput, match="no method 'best'"):
@@ -293,7 +299,7 @@ def test_bad_settings(arguments: dict[str, int], message: str) -> None:
 
 
 def embed(texts: Sequence[str]) -> Vectors:
-    """A text "group word" lies near its group; blank text is zero; equal texts are twins."""
+    """Embed texts "group word" near their group; equal texts have equal vectors."""
     rows = []
     for text in texts:
         group = np.random.default_rng(zlib.crc32(text.split()[0].encode())).normal(size=12)
@@ -305,19 +311,19 @@ def embed(texts: Sequence[str]) -> Vectors:
 SMALL = ReferenceSettings(neighbors=12, smallest=2, largest=4, n_init=2)
 
 
-def everything(index: Index) -> dict[str, SelectedReferences | None]:
+def all_references(index: Index) -> dict[str, SelectedReferences | None]:
     return {id_: index.references_of(id_) for id_ in index.ids()}
 
 
-def afresh(index: Index) -> dict[str, SelectedReferences | None]:
-    """The references of the same documents, in the same order, in a new index."""
+def fresh_references(index: Index) -> dict[str, SelectedReferences | None]:
+    """Return the references of the same documents in a new index."""
     with (
         tempfile.TemporaryDirectory() as folder,
         Index.create(Path(folder) / "index", embed) as fresh,
     ):
         fresh.add(index.get(id_) for id_ in index.ids())
         fresh.select_references(SMALL)
-        return everything(fresh)
+        return all_references(fresh)
 
 
 EDITS = st.lists(
@@ -332,51 +338,51 @@ EDITS = st.lists(
 
 @settings(max_examples=25)
 @given(EDITS, st.integers(0, 60))
-def test_updates_are_the_same_as_a_fresh_run(edits: list[tuple[str, int]], size: int) -> None:
+def test_updates_equal_a_fresh_run(edits: list[tuple[str, int]], size: int) -> None:
     with tempfile.TemporaryDirectory() as folder, Index.create(Path(folder) / "i", embed) as index:
         texts = {f"d{i}": f"g{i % 6} w{i}" for i in range(size)}
         index.add({"id": id_, "text": text} for id_, text in texts.items())
         index.select_references(SMALL)
-        for what, number in edits:
-            known = list(texts)
-            some = known[number % len(known)] if known else None
+        for edit, number in edits:
+            ids = list(texts)
+            edited = ids[number % len(ids)] if ids else None
             changes: dict[str, str] = {}
-            if what in ("add", "add many"):
-                for i in range(1 if what == "add" else 25):
+            if edit in ("add", "add many"):
+                for i in range(1 if edit == "add" else 25):
                     changes[f"n{number}-{i}"] = f"g{(number + i) % 7} n{number}{i}"
-            elif what == "run":
+            elif edit == "run":
                 index.select_references(SMALL)
-            elif some is not None and what == "remove":
-                index.remove([some])
-                del texts[some]
-            elif some is not None:
-                other = texts[known[(number // 7) % len(known)]]
-                changes[some] = {"change": f"g1 c{number}", "empty": "", "twin": other}[what]
+            elif edited is not None and edit == "remove":
+                index.remove([edited])
+                del texts[edited]
+            elif edited is not None:
+                twin = texts[ids[(number // 7) % len(ids)]]
+                changes[edited] = {"change": f"g1 c{number}", "empty": "", "twin": twin}[edit]
             if changes:
                 texts |= changes
                 index.add({"id": id_, "text": text} for id_, text in changes.items())
         index.select_references(SMALL)
-        updated = everything(index)
+        updated = all_references(index)
         assert set(updated) == set(texts)
-        assert updated == afresh(index)
+        assert updated == fresh_references(index)
         counts = index.info()["references"]
         assert counts is None or (counts["documents"], counts["out_of_date"]) == (len(texts), 0)
 
 
-def test_only_what_changed_is_chosen_again(tmp_path: Path) -> None:
+def test_only_changed_neighbourhoods_are_selected_again(tmp_path: Path) -> None:
     with Index.create(tmp_path / "i", embed) as index:
         index.add({"id": f"d{i}", "text": f"g{i % 20} w{i}"} for i in range(400))
         assert index.select_references(SMALL) == 400
         assert index.select_references(SMALL) == 0
         index.add([{"id": "new", "text": "g3 something"}])
         assert index.info()["references"]["out_of_date"] == 1
-        touched = index.select_references(SMALL)
-        assert 2 <= touched < 100
+        n_updated = index.select_references(SMALL)
+        assert 2 <= n_updated < 100
         index.remove(["new"])
-        assert index.select_references(SMALL) == touched - 1
+        assert index.select_references(SMALL) == n_updated - 1
 
 
-def test_longer_lists_serve_for_fewer_neighbours(
+def test_longer_neighbour_lists_are_reused_for_fewer_neighbours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Index.create(tmp_path / "i", embed) as index:
@@ -386,10 +392,10 @@ def test_longer_lists_serve_for_fewer_neighbours(
             for name in ("nearest_neighbors", "neighbors_of"):
                 patch.setattr(updates, name, None)
             assert index.select_references(SMALL) == 100
-        assert everything(index) == afresh(index)
+        assert all_references(index) == fresh_references(index)
 
 
-def test_a_stopped_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(updates, "PART", 32)
     monkeypatch.setattr(updates, "ALL_AT_ONCE", 50)
     with Index.create(tmp_path / "i", embed) as index:
@@ -406,13 +412,13 @@ def test_a_stopped_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             with pytest.raises(KeyboardInterrupt):
                 index.select_references(SMALL, progress=stop)
         assert 0 < index.select_references(SMALL) < 200
-        updated = everything(index)
+        updated = all_references(index)
         assert all(selected is not None for selected in updated.values())
-        assert updated == afresh(index)
+        assert updated == fresh_references(index)
 
 
-def test_repaired_vectors_are_looked_at_again(tmp_path: Path) -> None:
-    """Repair uses the rows of lost vectors again; a list must not take them for the old ones."""
+def test_references_of_repaired_vectors_are_selected_again(tmp_path: Path) -> None:
+    """Repair reuses the rows of lost vectors; lists of neighbours must notice this."""
 
     def embed_or_fail(texts: Sequence[str]) -> Vectors:
         if working:
@@ -431,12 +437,10 @@ def test_repaired_vectors_are_looked_at_again(tmp_path: Path) -> None:
         working = True
         assert index.check(repair=True)
         assert index.select_references(SMALL) > 0
-        assert everything(index) == afresh(index)
+        assert all_references(index) == fresh_references(index)
 
 
-def test_an_index_goes_by_cells_above_a_size(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_uses_cells_above_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neighbors, "APPROXIMATE_ABOVE", 50)
     with Index.create(tmp_path / "i", embed) as index:
         index.add({"id": f"d{i}", "text": f"g{i % 5} w{i}"} for i in range(60))
@@ -446,9 +450,9 @@ def test_an_index_goes_by_cells_above_a_size(
         assert index.info()["references"]["method"] == "exact"
 
 
-def test_plain_arrays_of_any_length_and_type() -> None:
+def test_select_references_takes_any_arrays() -> None:
     vectors = clustered(20, 50, 8)
-    raw = vectors.astype(np.float64) * np.arange(1, 51)[:, None]
-    np.testing.assert_array_equal(select_references(raw).rows, select_references(vectors).rows)
-    listed = select_references(vectors.tolist())
-    np.testing.assert_array_equal(listed.rows, select_references(vectors).rows)
+    scaled = vectors.astype(np.float64) * np.arange(1, 51)[:, None]
+    np.testing.assert_array_equal(select_references(scaled).rows, select_references(vectors).rows)
+    from_lists = select_references(vectors.tolist())
+    np.testing.assert_array_equal(from_lists.rows, select_references(vectors).rows)

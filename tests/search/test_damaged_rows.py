@@ -1,4 +1,4 @@
-"""A hit never rests on a damaged row: what its score was made from is compared with checksums."""
+"""The rows behind each hit are compared with their checksums."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def index(tmp_path: Path) -> Index:
     return index
 
 
-def flip(index: Index, set_id: int, row: int) -> None:
-    """Change one bit of a row of a set's file."""
+def flip_bit(index: Index, set_id: int, row: int) -> None:
+    """Flip one bit of a row in a set's file."""
     file = index.catalog.vectors.files()[set_id]
     path = index.path / "vectors" / file.name
     data = bytearray(path.read_bytes())
@@ -35,22 +35,22 @@ def flip(index: Index, set_id: int, row: int) -> None:
 
 @pytest.mark.parametrize("searched_before", [False, True])
 @pytest.mark.parametrize("rows", ["own", "queries"])
-def test_a_search_refuses_a_hit_made_from_a_damaged_row(
+def test_search_refuses_a_hit_scored_from_a_damaged_row(
     index: Index, rows: str, searched_before: bool
 ) -> None:
-    if searched_before:  # then the checksums are in memory
+    if searched_before:  # loads the checksums
         assert index.search("oven bread", 1, "sharp").ids.tolist() == [["bread"]]
     snapshot = index.searcher.views.snapshot()
     set_id = 0 if rows == "own" else index.searcher.require("sentences").set_id
     spans = snapshot.documents if rows == "own" else snapshot.sets["sentences"]
     last = int(spans.start[1] + spans.count[1] - 1)  # of the second document, "bread"
-    flip(index, set_id, last)
+    flip_bit(index, set_id, last)
     with pytest.raises(IndexDamaged, match=r"damaged where the best documents .*--repair"):
         index.search("oven bread", 1, "sharp")
     assert index.search("harbour ships", 1, "sharp").ids.tolist() == [["ships"]]
 
 
-def test_a_search_refuses_rows_whose_checksum_is_missing(index: Index) -> None:
+def test_search_refuses_rows_without_a_checksum(index: Index) -> None:
     with index.catalog.database.writing() as connection:
         connection.execute("UPDATE checksums SET sums = substr(sums, 1, 4) WHERE set_id = 0")
     assert index.search("harbour ships", 1, "sharp").ids.tolist() == [["ships"]]

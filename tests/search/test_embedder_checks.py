@@ -1,4 +1,4 @@
-"""Words count more where the embedder does not know the documents' language; the contrast rate."""
+"""Words weigh more if the embedder does not know the documents' language; the contrast rate."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from strop.types import Vectors
 DIM = 32
 
 
-def knowing(texts: list[str]) -> Vectors:
-    """Texts that begin alike are near each other."""
+def embed_by_first_word(texts: list[str]) -> Vectors:
+    """Return similar vectors for texts with the same first word."""
     seeds = [np.random.default_rng(crc32(text.split()[0].encode())) for text in texts]
     return np.array([rng.normal(size=DIM) for rng in seeds], np.float32)
 
 
-def lacking(texts: list[str]) -> Vectors:
-    """Every text is somewhere else."""
+def embed_at_random(texts: list[str]) -> Vectors:
+    """Return an unrelated vector for each text."""
     seeds = [np.random.default_rng(crc32(text.encode())) for text in texts]
     return np.array([rng.normal(size=DIM) for rng in seeds], np.float32)
 
@@ -37,9 +37,10 @@ def pages(count: int) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("embedder", "words"), [(knowing, WORDS_OTHERS), (lacking, WORDS_OTHER_LANGUAGE)]
+    ("embedder", "words"),
+    [(embed_by_first_word, WORDS_OTHERS), (embed_at_random, WORDS_OTHER_LANGUAGE)],
 )
-def test_stored_vectors_tell_whether_the_embedder_lacks_the_language(
+def test_words_weight_depends_on_whether_the_embedder_knows_the_language(
     embedder: Callable[[list[str]], Vectors], words: float, tmp_path: Path
 ) -> None:
     with Index.create(tmp_path / "index", embedder, name="mine", dim=DIM) as index:
@@ -48,25 +49,25 @@ def test_stored_vectors_tell_whether_the_embedder_lacks_the_language(
         assert index.method("sharp").words == words
         assert index.method("sharp:words=0.7").words == 0.7
         index.remove([str(n) for n in range(40)])
-        assert index.method("sharp").words == WORDS_OTHERS  # too few to tell
+        assert index.method("sharp").words == WORDS_OTHERS  # too few documents to decide
 
 
-def test_without_sentences_the_embedder_is_trusted(tmp_path: Path) -> None:
-    with Index.create(tmp_path / "index", lacking, name="mine", dim=DIM) as index:
+def test_without_sentences_the_default_weight_is_used(tmp_path: Path) -> None:
+    with Index.create(tmp_path / "index", embed_at_random, name="mine", dim=DIM) as index:
         index.add(pages(120))
         index.import_queries({"1": ["what grows"]}, "simple")
         assert index.method("sharp").words == WORDS_OTHERS
 
 
-def test_a_copy_keeps_what_its_index_found(tmp_path: Path) -> None:
+def test_a_copy_keeps_the_words_weight_of_its_index(tmp_path: Path) -> None:
     pytest.importorskip("duckdb", reason="pip install 'strop[duckdb]'")
     from strop import connect
 
-    with Index.create(tmp_path / "index", lacking, name="mine", dim=DIM) as index:
+    with Index.create(tmp_path / "index", embed_at_random, name="mine", dim=DIM) as index:
         index.sharpen("sentences")
         index.add(pages(120))
         index.publish(f"duckdb://{tmp_path}/copy.duckdb")
-    with connect(f"duckdb://{tmp_path}/copy.duckdb", lacking, name="mine", dim=DIM) as copy:
+    with connect(f"duckdb://{tmp_path}/copy.duckdb", embed_at_random, name="mine", dim=DIM) as copy:
         assert copy.method("sharp").words == WORDS_OTHER_LANGUAGE
 
 

@@ -1,4 +1,4 @@
-"""Feedback: the best 50 are ranked again by how much they resemble the very best."""
+"""Feedback: the best 50 are ranked again by their similarity to the best 10."""
 
 from __future__ import annotations
 
@@ -15,28 +15,27 @@ QUERY = "an old dog in the snow"
 
 
 def create(path: Path, documents: int) -> Index:
-    draw = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     words = [*QUERY.split(), "cat", "hat", "tree", "sea", "red", "blue", "runs", "sleeps"]
     index = Index.create(path, fakes.Bag())
     index.sharpen("sentences")
     index.add(
-        {"id": f"d{at}", "text": " ".join(draw.choice(words, 6)) + f" {at}."}
-        for at in range(documents)
+        {"id": f"d{i}", "text": " ".join(rng.choice(words, 6)) + f" {i}."} for i in range(documents)
     )
     return index
 
 
-def expected(index: Index, k: int, weight: float) -> dict[str, float]:
+def expected_ranking(index: Index, k: int, weight: float) -> dict[str, float]:
     """Return the best 50 by line (8), computed step by step."""
     hits = index.search(QUERY, 50, "sharp:feedback=0", exact=True)
     scores = hits.scores[0].astype(float)
     rows = fakes.vectors_of([index.get(id_).content for id_ in hits.ids[0]], "document")
-    apart = rows - rows.mean(axis=0)
-    apart /= np.linalg.norm(apart, axis=1)[:, None]
+    centred = rows - rows.mean(axis=0)
+    centred /= np.linalg.norm(centred, axis=1)[:, None]
     spread = scores.std()
     weights = np.exp((scores[:10] - scores[0]) / (0.5 * spread))
-    likeness = apart @ apart[:10].T @ weights / weights.sum()
-    total = scores + weight * spread * likeness
+    similarity = centred @ centred[:10].T @ weights / weights.sum()
+    total = scores + weight * spread * similarity
     order = np.argsort(-total)[:k]
     return {hits.ids[0][at]: total[at] for at in order}
 
@@ -46,14 +45,14 @@ def test_feedback_is_line_8_of_the_formula(tmp_path: Path, k: int) -> None:
     with create(tmp_path / "index", 80) as index:
         for weight in (1.0, 3.0):
             hits = index.search(QUERY, k, f"sharp:feedback={weight}")
-            want = expected(index, k, weight)
-            assert hits.ids[0].tolist() == list(want)
-            np.testing.assert_allclose(hits.scores[0], list(want.values()), atol=1e-5)
+            expected = expected_ranking(index, k, weight)
+            assert hits.ids[0].tolist() == list(expected)
+            np.testing.assert_allclose(hits.scores[0], list(expected.values()), atol=1e-5)
         default = index.search(QUERY, k)
         assert default.ids.tolist() == hits.ids.tolist()
 
 
-def test_what_comes_behind_stays_behind(tmp_path: Path) -> None:
+def test_documents_below_rank_50_keep_their_order(tmp_path: Path) -> None:
     with create(tmp_path / "index", 80) as index:
         first = index.search(QUERY, 50).ids[0].tolist()
         hits, plain = (index.search(QUERY, 80, f"sharp:feedback={w}") for w in (3, 0))
@@ -62,14 +61,14 @@ def test_what_comes_behind_stays_behind(tmp_path: Path) -> None:
         assert (np.diff(hits.scores[0]) <= 0).all()
 
 
-def test_few_documents_have_no_feedback(tmp_path: Path) -> None:
+def test_fewer_than_50_documents_have_no_feedback(tmp_path: Path) -> None:
     with create(tmp_path / "index", 49) as index:
         hits, plain = (index.search(QUERY, 49, f"sharp:feedback={w}") for w in (3, 0))
         assert hits.ids.tolist() == plain.ids.tolist()
         np.testing.assert_array_equal(hits.scores, plain.scores)
 
 
-def test_documents_without_text_or_all_alike_do_no_harm(tmp_path: Path) -> None:
+def test_feedback_with_empty_and_equal_documents(tmp_path: Path) -> None:
     with Index.create(tmp_path / "index", fakes.Bag()) as index:
         index.add({"id": f"d{at}", "text": "" if at % 2 else "the same"} for at in range(120))
         index.sharpen("sentences")
@@ -78,7 +77,7 @@ def test_documents_without_text_or_all_alike_do_no_harm(tmp_path: Path) -> None:
         assert {int(id_[1:]) % 2 for id_ in hits.ids[0][:60]} == {0}
 
 
-def test_mistakes_are_named(tmp_path: Path) -> None:
+def test_invalid_feedback_is_refused(tmp_path: Path) -> None:
     with create(tmp_path / "index", 3) as index:
         with pytest.raises(BadInput, match="feedback must be 0 or more"):
             index.search(QUERY, 1, "sharp:feedback=-1")

@@ -39,7 +39,7 @@ pytestmark = [
 
 
 def document(at: int, metadata: dict[str, Any]) -> Document:
-    """Return a document like no other."""
+    """Return a document with a unique text."""
     rng = np.random.default_rng(at)
     text = ". ".join(" ".join(rng.choice(WORDS, 4)) for _ in range(3))
     return Document(f"d{at}", f"{text}. number{at}.", f"title{at}", metadata)
@@ -48,7 +48,7 @@ def document(at: int, metadata: dict[str, Any]) -> Document:
 def fill(index: Index, metadata: dict[int, dict[str, Any]]) -> None:
     """Add documents with two generated sets beside their sentences."""
     index.sharpen(n=3)
-    index.add([document(at, of) for at, of in metadata.items()])
+    index.add([document(at, fields) for at, fields in metadata.items()])
     for style in ("simple", "contrastive"):
         index.import_queries(
             {f"d{at}": [f"{WORDS[at % 10]} {style}{at}", f"what is {at}"] for at in metadata}, style
@@ -57,24 +57,26 @@ def fill(index: Index, metadata: dict[int, dict[str, Any]]) -> None:
 
 
 def check(index: Index, wheres: Sequence[Any], method: str, *ks: int, exact: bool = False) -> None:
-    """Compare searches with the ranking of all documents, cut down to those that match."""
+    """Compare filtered searches with the ranking of all documents, filtered afterwards."""
     metadata = {id_: index.get(id_).metadata for id_ in index.ids()}
-    whole = index.search(QUERIES, len(index), method, exact=True, fields=())
+    all_hits = index.search(QUERIES, len(index), method, exact=True, fields=())
     rankings = [
         dict(zip(ids, scores, strict=True))
-        for ids, scores in zip(whole.ids.tolist(), whole.scores.tolist(), strict=True)
+        for ids, scores in zip(all_hits.ids.tolist(), all_hits.scores.tolist(), strict=True)
     ]
     for where in wheres:
         filter_ = read_filter(where)
-        allowed = {id_ for id_, of in metadata.items() if matches(filter_, id_, of)}
+        allowed = {id_ for id_, fields in metadata.items() if matches(filter_, id_, fields)}
         for k in ks:
             hits = index.search(QUERIES, k, method, where=where, exact=exact, fields=())
             assert hits.ids.shape == hits.scores.shape == (len(QUERIES), min(k, len(allowed)))
-            for ranked, found, scores in zip(rankings, hits.ids.tolist(), hits.scores, strict=True):
-                right = [score for id_, score in ranked.items() if id_ in allowed]
+            for all_scores, found, scores in zip(
+                rankings, hits.ids.tolist(), hits.scores, strict=True
+            ):
+                expected = [score for id_, score in all_scores.items() if id_ in allowed]
                 assert len({*found} & allowed) == len(found), (where, method)
-                np.testing.assert_allclose(scores, right[:k], atol=2e-6)
-                np.testing.assert_allclose(scores, [ranked[id_] for id_ in found], atol=2e-6)
+                np.testing.assert_allclose(scores, expected[:k], atol=2e-6)
+                np.testing.assert_allclose(scores, [all_scores[id_] for id_ in found], atol=2e-6)
 
 
 @settings(max_examples=25)
@@ -86,7 +88,7 @@ def check(index: Index, wheres: Sequence[Any], method: str, *ks: int, exact: boo
     k=st.integers(1, 9),
     method=st.sampled_from(METHODS),
 )
-def test_a_search_with_a_filter_is_a_search_of_what_matches(
+def test_a_filtered_search_ranks_only_matching_documents(
     tmp_path_factory: Any,
     first: list[dict[str, Any]],
     second: dict[int, dict[str, Any]],
@@ -100,8 +102,8 @@ def test_a_search_with_a_filter_is_a_search_of_what_matches(
         fill(index, known)
         check(index, wheres, method, k)
         index.add([document(at, metadata) for at, metadata in second.items()])
-        gone = [f"d{at}" for at in removed if at in known or at in second]
-        index.remove(gone)
+        removed_ids = [f"d{at}" for at in removed if at in known or at in second]
+        index.remove(removed_ids)
         for style in ("simple", "contrastive"):
             index.augment(style)
         if len(index):
@@ -120,7 +122,7 @@ WHERES: list[Any] = [
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def filled_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index to copy."""
     path = tmp_path_factory.mktemp("filled") / "index"
     with pytest.MonkeyPatch.context() as patch, create(path) as index:
@@ -130,27 +132,29 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def large(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
-    """An index that is searched as a large one is, with everything a candidate."""
+def large(filled_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+    """An index searched with the prefilter, every document being a candidate."""
     monkeypatch.setattr(searcher, "PREFILTER_FROM", 50)
     monkeypatch.setattr(searcher, "SCANNED_SHARE", 0.1)
     monkeypatch.setattr("strop.search.folder.FIRST_DEPTH", 1)
     monkeypatch.setattr(prefilter, "FEWEST", 1000)
     monkeypatch.setattr(layouts, "NUMPY_UP_TO", 0)
-    with reopen(shutil.copytree(filled, tmp_path / "index")) as index:
+    with reopen(shutil.copytree(filled_index, tmp_path / "index")) as index:
         yield index
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_large_index(large: Index, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    used: list[int] = []  # rows of the prefilters that were used
+def test_filtered_search_of_a_large_index(
+    large: Index, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[int] = []  # usable rows of each prefilter that searched
     search = prefilter.Prefilter.search
 
-    def noted(self: Any, *arguments: Any) -> Any:
+    def recording(self: Any, *arguments: Any) -> Any:
         used.append(self.usable)
         return search(self, *arguments)
 
-    monkeypatch.setattr(prefilter.Prefilter, "search", noted)
+    monkeypatch.setattr(prefilter.Prefilter, "search", recording)
     check(large, WHERES, method, 1, 4, 200)
     assert {"sharp": 60, "sharp:words=1": 119}.get(method, 0) in (*used, 0)
     check(large, WHERES[:1], method, 5, exact=True)
@@ -161,47 +165,47 @@ def test_a_large_index(large: Index, method: str, monkeypatch: pytest.MonkeyPatc
     check(large, WHERES, method, 1)
 
 
-def only(index: Index, where: Any, path: Path) -> Index:
-    """Return an index of the documents that match, and of nothing else."""
+def subset_index(index: Index, where: Any, path: Path) -> Index:
+    """Return an index that has only the matching documents."""
     filter_, part = read_filter(where), create(path)
     documents = [index.get(id_) for id_ in index.ids()]
-    chosen = [one for one in documents if matches(filter_, one.id, one.metadata)]
-    fill(part, {one.metadata["at"]: dict(one.metadata) for one in chosen})
+    matching = [doc for doc in documents if matches(filter_, doc.id, doc.metadata)]
+    fill(part, {doc.metadata["at"]: dict(doc.metadata) for doc in matching})
     return part
 
 
-def test_feedback_comes_from_documents_that_match(large: Index, tmp_path: Path) -> None:
+def test_feedback_uses_only_matching_documents(large: Index, tmp_path: Path) -> None:
     where = WHERES[3]
-    with only(large, where, tmp_path / "part") as part:
+    with subset_index(large, where, tmp_path / "part") as part:
         for method in ("sharp:feedback=0.8", "maxsim:feedback=2"):
-            want = part.search(QUERIES, 5, method)
+            expected = part.search(QUERIES, 5, method)
             hits = large.search(QUERIES, 5, method, where=where)
-            assert hits.ids.tolist() == want.ids.tolist()
-            np.testing.assert_allclose(hits.scores, want.scores, atol=1e-6)
+            assert hits.ids.tolist() == expected.ids.tolist()
+            np.testing.assert_allclose(hits.scores, expected.scores, atol=1e-6)
             passages = [[hit.passage for hit in row] for row in hits]
-            assert passages == [[hit.passage for hit in row] for row in want]
+            assert passages == [[hit.passage for hit in row] for row in expected]
 
 
 @pytest.mark.parametrize(("of", "sets"), [("trad", ""), ("sharp", ":sets=simple+contrastive")])
-def test_hybrid_fuses_the_ranks_of_documents_that_match(large: Index, of: str, sets: str) -> None:
+def test_hybrid_fuses_the_ranks_of_matching_documents(large: Index, of: str, sets: str) -> None:
     for where in WHERES:
         dense = large.search(QUERIES, 200, of, where=where, fields=())
         words = large.search(QUERIES, 200, f"bm25{sets}", where=where, fields=())
         hits = large.search(QUERIES, 7, f"hybrid:of={of}", where=where, fields=())
         assert hits.ids.shape == (3, min(7, dense.ids.shape[1]))
         for q in range(3):
-            worth = dict.fromkeys(dense.ids[q], 0.0)
-            for ranking, least in ((dense, -1), (words, 0)):
+            expected = dict.fromkeys(dense.ids[q], 0.0)
+            for ranking, threshold in ((dense, -1), (words, 0)):
                 for rank, id_ in enumerate(ranking.ids[q], 1):
-                    if ranking.scores[q, rank - 1] > least:
-                        worth[id_] += 1 / (60 + rank)
+                    if ranking.scores[q, rank - 1] > threshold:
+                        expected[id_] += 1 / (60 + rank)
             np.testing.assert_allclose(
-                hits.scores[q], sorted(worth.values(), reverse=True)[:7], atol=1e-6
+                hits.scores[q], sorted(expected.values(), reverse=True)[:7], atol=1e-6
             )
-            assert [worth[id_] for id_ in hits.ids[q]] == pytest.approx(hits.scores[q].tolist())
+            assert [expected[id_] for id_ in hits.ids[q]] == pytest.approx(hits.scores[q].tolist())
 
 
-def test_a_view_without_leaks(large: Index) -> None:
+def test_filtered_search_of_a_view_without_leaks(large: Index) -> None:
     leaks = vectors_of(["what is 5", "what is 77"], "query").astype(np.float32)
     view, left_out = large.without_leaks(leaks, 0.999)
     assert left_out["simple"] == 2
@@ -216,25 +220,25 @@ def test_no_match_gives_rows_of_length_0(large: Index) -> None:
         assert [*hits] == [[], [], []]
 
 
-def caught(search: Any) -> tuple[Hits, Sequence[warnings.WarningMessage]]:
-    with warnings.catch_warnings(record=True) as found:
+def search_with_warnings(search: Any) -> tuple[Hits, Sequence[warnings.WarningMessage]]:
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
-        return search(), found
+        return search(), caught_warnings
 
 
-def test_a_field_that_no_document_has_is_a_warning(large: Index) -> None:
+def test_an_unknown_field_gives_a_warning(large: Index) -> None:
     where = {"att": 3, "$not": {"lang": "en"}}
-    hits, (warning,) = caught(lambda: large.search("cat", where=where))
+    hits, (warning,) = search_with_warnings(lambda: large.search("cat", where=where))
     assert hits.ids.shape == (1, 0)
     assert warning.category is UserWarning
     assert warning.filename == __file__
     assert str(warning.message) == (
         "filter: no document has the field 'att', 'lang' (fields there are: at, half, rare, tag)"
     )
-    assert not caught(lambda: large.search("cat", where={"at": 3}))[1]
+    assert not search_with_warnings(lambda: large.search("cat", where={"at": 3}))[1]
 
 
-def test_a_bad_filter_is_refused_before_anything_else(large: Index) -> None:
+def test_a_bad_filter_is_refused(large: Index) -> None:
     with pytest.raises(BadInput, match=r"'at': '\$near' is not one of"):
         large.search("cat", where={"at": {"$near": 3}})
     with pytest.raises(BadInput, match="a filter is a mapping"):
@@ -242,7 +246,7 @@ def test_a_bad_filter_is_refused_before_anything_else(large: Index) -> None:
 
 
 def test_many_filters_in_many_threads(large: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than are remembered; each thread gets what its own filter selects."""
+    """More filters than the cache holds: each thread gets the documents of its own filter."""
     monkeypatch.setattr(filtered, "FILTERS", 3)
     monkeypatch.setattr(filtered, "DOCUMENTS", 100)
 
@@ -251,11 +255,11 @@ def test_many_filters_in_many_threads(large: Index, monkeypatch: pytest.MonkeyPa
 
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(search, range(200)))
-    assert found == [{f"d{one}" for one in range(at % 40)} for at in range(200)]
+    assert found == [{f"d{i}" for i in range(at % 40)} for at in range(200)]
 
 
-def test_a_remembered_filter_follows_changes_of_metadata_alone(large: Index) -> None:
-    """Also those of another process."""
+def test_a_cached_filter_follows_changes_of_metadata(large: Index) -> None:
+    """Also in another reader of the index."""
     with reopen(large.path) as reader:
         for _ in range(2):
             assert reader.search("cat", where={"at": 3}).ids.tolist() == [["d3"]]
@@ -264,7 +268,7 @@ def test_a_remembered_filter_follows_changes_of_metadata_alone(large: Index) -> 
         assert {*reader.search("cat", where={"at": 4}).ids[0]} == {"d3", "d4"}
 
 
-def test_a_language_model_sees_documents_that_match(large: Index) -> None:
+def test_the_language_model_sees_only_matching_documents(large: Index) -> None:
     prompts: list[str] = []
 
     def model(prompt: str) -> str:
@@ -286,7 +290,7 @@ def test_a_language_model_sees_documents_that_match(large: Index) -> None:
         ({"name": {"$lt": "2020-01-01"}}, "'name' is compared with dates, and documents have text"),
     ],
 )
-def test_a_value_of_another_kind_is_a_warning(
+def test_a_value_of_another_type_gives_a_warning(
     tmp_path: Path, where: dict[str, object], message: str
 ) -> None:
     with Index.create(tmp_path / "index", Bag()) as index:
@@ -295,7 +299,7 @@ def test_a_value_of_another_kind_is_a_warning(
             assert index.search("a", where=where).ids.shape == (1, 0)
 
 
-def test_a_filter_of_several_kinds_is_no_mistake(tmp_path: Path) -> None:
+def test_a_filter_with_several_types_gives_no_warning(tmp_path: Path) -> None:
     with Index.create(tmp_path / "index", Bag()) as index:
         index.add([{"id": "a", "text": "a", "n": 20, "none": None}])
         for where in ({"n": {"$in": [20, "20"]}}, {"n": {"$ne": None}}, {"none": None}):

@@ -43,13 +43,13 @@ TEMPERATURES = st.one_of(
         st.sampled_from([0.0, 1e-300, 1e-30, 1e-12, 1e-6, 1e-3, 1.0, 1e30, math.inf]), st.just(True)
     ),
 )
-"""And whether products are exact: the lowest make a choice of their last bit."""
+"""Temperature, and whether products must be exact: the last bit matters at low ones."""
 ALPHAS = st.one_of(st.sampled_from([0.0, 1.0, -1.0, 1e-9, 1e6, 1e30]), st.floats(-3, 3))
 
 
 @contextmanager
-def scanned(block_rows: int, in_numpy: bool = False) -> Iterator[None]:
-    """Scan small layouts as large ones are: compiled, in blocks; or in numpy."""
+def scan_settings(block_rows: int, in_numpy: bool = False) -> Iterator[None]:
+    """Scan small layouts with the compiled kernels, in blocks, or with numpy."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "BLOCK_ROWS", block_rows)
         if not in_numpy:
@@ -57,23 +57,23 @@ def scanned(block_rows: int, in_numpy: bool = False) -> Iterator[None]:
         yield
 
 
-def _check(case: Case, method: Method, k: int, block_rows: int) -> None:
-    """``block_rows`` 0 is the scan in numpy."""
-    with scanned(block_rows or 64, in_numpy=not block_rows):
-        best, places = case.layout(method.n).scan(case.query_vectors, method, k)
+def check_scan(case: Case, method: Method, k: int, block_rows: int) -> None:
+    """Compare a scan with the formula; ``block_rows`` 0 scans with numpy."""
+    with scan_settings(block_rows or 64, in_numpy=not block_rows):
+        scores, places = case.layout(method.n).scan(case.query_vectors, method, k)
     k = min(k, len(case.documents))
-    assert best.shape == places.shape == (len(case.query_vectors), k)
+    assert scores.shape == places.shape == (len(case.query_vectors), k)
     expected = np.array(
         [
             [literal(q, d, case.queries(j), method) for j, d in enumerate(case.documents)]
             for q in case.query_vectors
         ]
     )
-    for row, scores, found in zip(expected, best, places, strict=True):
-        assert len(set(found.tolist())) == k
-        np.testing.assert_allclose(scores, row[found], atol=1e-5)
-        np.testing.assert_allclose(scores, np.sort(row)[::-1][:k], atol=1e-5)
-        assert (np.diff(scores) <= 0).all()
+    for row, row_scores, row_places in zip(expected, scores, places, strict=True):
+        assert len(set(row_places.tolist())) == k
+        np.testing.assert_allclose(row_scores, row[row_places], atol=1e-5)
+        np.testing.assert_allclose(row_scores, np.sort(row)[::-1][:k], atol=1e-5)
+        assert (np.diff(row_scores) <= 0).all()
 
 
 @settings(max_examples=100 * MORE)
@@ -81,7 +81,7 @@ def _check(case: Case, method: Method, k: int, block_rows: int) -> None:
     st.integers(0, 10**6), SIZES, ALPHAS, TEMPERATURES, st.integers(1, 50),
     st.sampled_from([0, 1, 7, 64, 8192]),
 )  # fmt: skip
-def test_scan_is_the_formula(
+def test_the_scan_equals_the_formula(
     seed: int,
     sizes: tuple[int, int, int, int, int],
     alpha: float,
@@ -90,7 +90,7 @@ def test_scan_is_the_formula(
     block_rows: int,
 ) -> None:
     method = Method("sharp", alpha=alpha, temperature=temperature[0])
-    _check(make_case(seed, sizes, exact=temperature[1]), method, k, block_rows)
+    check_scan(make_case(seed, sizes, exact=temperature[1]), method, k, block_rows)
 
 
 @settings(max_examples=20 * MORE)
@@ -98,16 +98,16 @@ def test_scan_is_the_formula(
     st.integers(0, 10**6), SIZES, st.sampled_from(["none", "max", "equal"]), st.integers(1, 50),
     st.sampled_from([0, 64]),
 )  # fmt: skip
-def test_other_weightings(
+def test_the_scan_equals_the_formula_for_other_weightings(
     seed: int, sizes: tuple[int, int, int, int, int], weighting: Any, k: int, block_rows: int
 ) -> None:
     method = Method("m", weighting=weighting)
-    _check(make_case(seed, sizes, exact=False), method, k, block_rows)
+    check_scan(make_case(seed, sizes, exact=False), method, k, block_rows)
 
 
 @settings(max_examples=60 * MORE)
 @given(st.integers(0, 10**6), SIZES, ALPHAS, st.floats(0.05, 5))
-def test_the_reference_is_the_formula(
+def test_the_reference_equals_the_formula(
     seed: int, sizes: tuple[int, int, int, int, int], alpha: float, temperature: float
 ) -> None:
     case = make_case(seed, sizes, exact=False)
@@ -118,38 +118,40 @@ def test_the_reference_is_the_formula(
             assert reference(*own, method) == pytest.approx(literal(*own, method), abs=1e-9)
 
 
-@pytest.mark.parametrize("kinds", [["float32"] * 2, ["int8"] * 2, ["int8", "float32"]])
-def test_some_documents_are_scored_by_the_formula(kinds: list[str]) -> None:
+@pytest.mark.parametrize("dtypes", [["float32"] * 2, ["int8"] * 2, ["int8", "float32"]])
+def test_rescoring_equals_the_formula(dtypes: list[str]) -> None:
     places = np.array([11, 3, 4, 0, 7])
     for seed in range(20):
         case = make_case(seed, (3, 12, 16, 2, 5), exact=seed % 2 == 0)
-        layout = stored_as(case, kinds)
+        layout = layout_with_types(case, dtypes)
         for alpha, temperature in ((1, 0.1), (2.5, 1), (-1, 0.3), (1, 0), (1e30, 1), (1, np.inf)):
-            if not temperature and seed % 2:  # the last bit of a product is a choice
+            if not temperature and seed % 2:  # the last bit of a product decides
                 continue
             method = Method("m", alpha=alpha, temperature=temperature)
             for q in case.query_vectors:
-                want = [reference(q, case.documents[p], layout.queries(p), method) for p in places]
+                expected = [
+                    reference(q, case.documents[p], layout.queries(p), method) for p in places
+                ]
                 for in_numpy in (False, True):
-                    with scanned(64, in_numpy):
-                        got = layout.rescore(q, places, method)
-                    np.testing.assert_allclose(got, want, atol=1e-5)
-                (got,) = scoring.score(q[None], layout.fetch(places), method, once=True)
-                np.testing.assert_allclose(got, want, atol=1e-5)
+                    with scan_settings(64, in_numpy):
+                        scores = layout.rescore(q, places, method)
+                    np.testing.assert_allclose(scores, expected, atol=1e-5)
+                (scores,) = scoring.score(q[None], layout.fetch(places), method, once=True)
+                np.testing.assert_allclose(scores, expected, atol=1e-5)
 
 
-def stored_as(case: Case, kinds: list[str]) -> Layout:
-    """The case's layout with its sets' vectors stored in these kinds."""
+def layout_with_types(case: Case, dtypes: list[str]) -> Layout:
+    """Return the case's layout with its sets' vectors stored in these types."""
     sets = []
-    for lists, kind in zip(case.lists, kinds, strict=True):
+    for lists, dtype in zip(case.lists, dtypes, strict=True):
         spans = make_spans(lists, case.documents.shape[1])
-        sets.append(Spans(stored_rows(spans.vectors, kind), spans.start, spans.count))
+        sets.append(Spans(stored_rows(spans.vectors, dtype), spans.start, spans.count))
     ones = np.ones(len(case.documents), np.int64)
     return Layout(Spans(case.documents, np.arange(len(ones)), ones), sets, None)
 
 
-def test_ranking_needs_no_folder() -> None:
-    """A store that finds candidates and has vectors is enough: feedback is added to its scores."""
+def test_rank_works_with_any_store() -> None:
+    """A store needs only candidates and vectors; feedback is added to its scores."""
     case = make_case(7, (3, 60, 16, 2, 5), exact=False)
     layout, sharp = case.layout(), Method("m", temperature=0.1, feedback=2.0)
 
@@ -169,30 +171,30 @@ def test_ranking_needs_no_folder() -> None:
 
     scores, places = rank(Store(), case.query_vectors, ["a"] * 3, 4)
     for at, q in enumerate(case.query_vectors):
-        first = np.array([literal(q, case.documents[p], case.queries(p), sharp) for p in range(60)])
-        top = np.argsort(-first)[:FEEDBACK_DEPTH]
-        want = first[top] + 2.0 * formula.feedback_scores(first[top], case.documents[top])
-        np.testing.assert_allclose(scores[at], np.sort(want)[::-1][:4], atol=1e-5)
-        by_place = dict(zip(top.tolist(), want, strict=True))
+        plain = np.array([literal(q, case.documents[p], case.queries(p), sharp) for p in range(60)])
+        top = np.argsort(-plain)[:FEEDBACK_DEPTH]
+        expected = plain[top] + 2.0 * formula.feedback_scores(plain[top], case.documents[top])
+        np.testing.assert_allclose(scores[at], np.sort(expected)[::-1][:4], atol=1e-5)
+        by_place = dict(zip(top.tolist(), expected, strict=True))
         np.testing.assert_allclose(
             scores[at], [by_place[p] for p in places[at].tolist()], atol=1e-5
         )
 
 
-def test_every_kernel_has_its_line() -> None:
-    """The table of formula.py names what there is, and all that is compiled."""
+def test_every_kernel_is_in_the_table() -> None:
+    """The table in formula.py names existing functions, and every compiled one."""
     root = Path(formula.__file__).parent
     compiled = set()
     for path in root.rglob("*.py"):
         module = ".".join(path.relative_to(root).with_suffix("").parts)
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.FunctionDef) and any(
-                "compiled" in ast.unparse(one) for one in node.decorator_list
+                "compiled" in ast.unparse(decorator) for decorator in node.decorator_list
             ):
                 compiled.add(f"{module}.{node.name}")
     helpers = {"query_planes", "differences_below", "_most_queries", "count_term"}
-    scoring_ = {name for name in compiled if name.rpartition(".")[2] not in helpers}
-    assert scoring_ <= set(formula.KERNELS)
+    scoring_kernels = {name for name in compiled if name.rpartition(".")[2] not in helpers}
+    assert scoring_kernels <= set(formula.KERNELS)
     for name in formula.KERNELS:
         module, _, function = name.rpartition(".")
         assert hasattr(import_module(f"strop.search.{module}"), function), name
@@ -201,7 +203,7 @@ def test_every_kernel_has_its_line() -> None:
 @pytest.mark.parametrize("name", ["trad", "sharp", "indexsharp", "maxsim"])
 @pytest.mark.parametrize("in_numpy", [True, False])
 def test_documents_without_text_rank_last(name: str, in_numpy: bool) -> None:
-    """Also behind documents whose cosine is negative."""
+    """They rank below documents with a negative cosine."""
     rng = np.random.default_rng(0)
     documents = unit_rows(rng.standard_normal((40, 16)))
     documents[::5] = 0
@@ -212,7 +214,7 @@ def test_documents_without_text_rank_last(name: str, in_numpy: bool) -> None:
         [Spans(queries, np.arange(40) * 2, counts)],
         None,
     )
-    with scanned(64, in_numpy):
+    with scan_settings(64, in_numpy):
         scores, places = layout.scan(documents[1:4], METHODS[name], 40)
     assert (scores[:, 31] < 0).all()
     assert (places[:, 32:] % 5 == 0).all()
@@ -226,7 +228,7 @@ def test_alpha_zero_is_trad() -> None:
     np.testing.assert_allclose(plain, sharp, atol=1e-6)
 
 
-def test_an_infinite_temperature_is_one_fixed_vector_per_document() -> None:
+def test_infinite_temperature_gives_one_fixed_vector_per_document() -> None:
     case = make_case(2, (20, 30, 16, 1, 5), exact=False)
     means = [rows.mean(axis=0) if len(rows) else rows.sum(axis=0) for rows in case.lists[0]]
     fixed = unit_rows(case.documents + np.array(means))
@@ -237,19 +239,21 @@ def test_an_infinite_temperature_is_one_fixed_vector_per_document() -> None:
     )
 
 
-def test_the_order_of_queries_changes_nothing() -> None:
+def test_the_order_of_stored_queries_does_not_matter() -> None:
     case = make_case(3, (10, 25, 16, 1, 9), exact=False)
-    turned = case._replace(lists=[[rows[::-1].copy() for rows in case.lists[0]]])
+    reversed_case = case._replace(lists=[[rows[::-1].copy() for rows in case.lists[0]]])
     for method in (METHODS["sharp"], METHODS["maxsim"]):
-        first, second = (c.layout().scan(c.query_vectors, method, 25) for c in (case, turned))
+        first, second = (
+            it.layout().scan(it.query_vectors, method, 25) for it in (case, reversed_case)
+        )
         np.testing.assert_allclose(first[0], second[0], atol=1e-6)
 
 
-def test_only_the_first_n_of_each_list() -> None:
+def test_n_uses_the_first_n_queries_of_each_list() -> None:
     case = make_case(4, (10, 25, 16, 2, 9), exact=False)
-    cut = case._replace(lists=[[rows[:3] for rows in of] for of in case.lists])
+    shortened = case._replace(lists=[[rows[:3] for rows in lists] for lists in case.lists])
     method = METHODS["sharp"]
-    limited, whole = case.layout(3), cut.layout()
+    limited, whole = case.layout(3), shortened.layout()
     np.testing.assert_allclose(
         limited.scan(case.query_vectors, method, 25)[0],
         whole.scan(case.query_vectors, method, 25)[0],
@@ -257,21 +261,21 @@ def test_only_the_first_n_of_each_list() -> None:
     )
 
 
-def test_rows_scattered_over_a_file_score_the_same() -> None:
-    """Updated documents have their vectors at the end of the files."""
+def test_scattered_rows_have_the_same_scores() -> None:
+    """Updates append vectors at the end of the files."""
     case = make_case(5, (10, 40, 16, 1, 6), exact=False)
     rng = np.random.default_rng(0)
     (spans,) = (make_spans(lists, 16) for lists in case.lists)
-    room = rng.normal(size=(len(spans.vectors) * 30, 16)).astype(np.float32)
-    starts = rng.permutation(len(spans.start)) * 100  # lists stay together, far from each other
+    file = rng.normal(size=(len(spans.vectors) * 30, 16)).astype(np.float32)
+    starts = rng.permutation(len(spans.start)) * 100  # each list is contiguous, far from the others
     for start, begin, count in zip(starts, spans.start, spans.count, strict=True):
-        room = np.concatenate([room, np.zeros((max(0, start + count - len(room)), 16), np.float32)])
-        room[start : start + count] = spans.vectors[begin : begin + count]
+        file = np.concatenate([file, np.zeros((max(0, start + count - len(file)), 16), np.float32)])
+        file[start : start + count] = spans.vectors[begin : begin + count]
     places = rng.permutation(40)
     documents = np.empty_like(case.documents)
     documents[places] = case.documents
     scattered = Layout(
-        Spans(documents, places, np.ones(40, np.int64)), [Spans(room, starts, spans.count)], None
+        Spans(documents, places, np.ones(40, np.int64)), [Spans(file, starts, spans.count)], None
     )
     for name in ("trad", "sharp", "maxsim"):
         np.testing.assert_allclose(
@@ -281,7 +285,7 @@ def test_rows_scattered_over_a_file_score_the_same() -> None:
         )
 
 
-def test_of_equal_scores_the_earlier_document_comes_first() -> None:
+def test_equal_scores_rank_by_document_order() -> None:
     documents = np.tile(np.eye(1, 8, dtype=np.float32), (50, 1))
     layout = Layout(Spans(documents, np.arange(50), np.ones(50, np.int64)), [], None)
     _, places = layout.scan(documents[:3], METHODS["trad"], 10)
@@ -289,15 +293,15 @@ def test_of_equal_scores_the_earlier_document_comes_first() -> None:
 
 
 @pytest.mark.parametrize("in_numpy", [False, True])
-def test_documents_of_the_same_vectors_stay_in_order(in_numpy: bool) -> None:
-    """Each is in another block, where its products are added in another order."""
-    once = make_case(3, (9, 40, 24, 2, 5), exact=False)
+def test_equal_documents_rank_in_order_across_blocks(in_numpy: bool) -> None:
+    """Copies are in different blocks, where products are summed in another order."""
+    single = make_case(3, (9, 40, 24, 2, 5), exact=False)
     case = Case(
-        once.query_vectors,
-        np.concatenate([once.documents] * 3),
-        [queries * 3 for queries in once.lists],
+        single.query_vectors,
+        np.concatenate([single.documents] * 3),
+        [queries * 3 for queries in single.lists],
     )
-    with scanned(7, in_numpy):
+    with scan_settings(7, in_numpy):
         layout = case.layout()
         for queries in (case.query_vectors[:1], case.query_vectors):
             scores, places = layout.scan(queries, METHODS["sharp"], 60)
@@ -306,7 +310,7 @@ def test_documents_of_the_same_vectors_stay_in_order(in_numpy: bool) -> None:
             assert (np.diff(scores) <= 0).all()
 
 
-def test_scores_that_differ_by_rounding_are_equal() -> None:
+def test_scores_that_differ_by_rounding_are_ties() -> None:
     scores = np.array([[0.5, 0.5 + 6e-8, 0.7, -np.inf, -np.inf], [1, 2, 3, 4, 5]], np.float32)
     best, places = best_of(scores, np.array([[1, 4, 9, 3, 2], [1, 2, 3, 4, 5]]), 4)
     assert places.tolist() == [[9, 1, 4, 2], [5, 4, 3, 2]]

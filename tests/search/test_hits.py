@@ -1,4 +1,4 @@
-"""Hits: what a search gives back for people and pipelines."""
+"""Hits: the results of a search."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ def test_a_hit_has_the_document_and_its_passage(index: Index) -> None:
     assert [row[0].id for row in hits] == ["pets", "stocks"]
 
 
-def test_hits_become_json(index: Index) -> None:
+def test_hits_are_written_as_json(index: Index) -> None:
     index.sharpen()
     hits = index.search("cats purr", k=3)
-    read = json.loads(json.dumps(hits.to_dict()))
-    assert [hit["id"] for hit in read[0]] == hits.ids[0].tolist()
-    assert read[0][0]["passage"]["start"] == 12
+    decoded = json.loads(json.dumps(hits.to_dict()))
+    assert [hit["id"] for hit in decoded[0]] == hits.ids[0].tolist()
+    assert decoded[0][0]["passage"]["start"] == 12
     assert json.loads(json.dumps(hits.to_dict(["id", "score"])))[0][0].keys() == {"id", "score"}
 
 
-def test_without_stored_queries_the_passage_shares_words(index: Index) -> None:
+def test_without_stored_queries_the_passage_is_found_by_words(index: Index) -> None:
     for method in ("trad", "bm25"):
         hits = {hit.id: hit for hit in index.search("do fish swim", k=3, method=method)[0]}
         passage = hits["pets"].passage
@@ -65,7 +65,7 @@ def test_without_stored_queries_the_passage_shares_words(index: Index) -> None:
         assert hits["empty"].passage is None
 
 
-def test_a_generated_query_is_a_passage_without_a_place(index: Index) -> None:
+def test_a_generated_query_as_passage_has_no_position(index: Index) -> None:
     index.import_queries({"pets": ["why do kittens make noise"]}, "simple")
     passage = index.search("kittens noise", k=1, method="simsharp")[0][0].passage
     assert passage is not None
@@ -73,7 +73,7 @@ def test_a_generated_query_is_a_passage_without_a_place(index: Index) -> None:
     assert passage.source == "simple"
 
 
-def test_the_title_may_be_the_passage(index: Index) -> None:
+def test_the_title_can_be_the_passage(index: Index) -> None:
     index.sharpen()
     passage = index.search("about pets", k=1)[0][0].passage
     assert passage is not None
@@ -89,6 +89,6 @@ def test_ids_and_scores_alone_read_no_document(index: Index) -> None:
 
 @pytest.mark.parametrize("fields", [["id", "scor"], "id", [1]])
 def test_unknown_fields_are_refused(index: Index, fields: Any) -> None:
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(BadInput) as error:
         index.search("cats purr", fields=fields)
-    assert str(refused.value) == f"fields is a list of {', '.join(HIT_FIELDS)}, not {fields!r}"
+    assert str(error.value) == f"fields is a list of {', '.join(HIT_FIELDS)}, not {fields!r}"

@@ -1,4 +1,4 @@
-"""Reranking: a function, a real cross-encoder made here, and its place in strop eval."""
+"""Reranking with a function and with a real cross-encoder, in search and evaluation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from strop.search.reranking import split_rerank
 def create(path: Path) -> Index:
     index = fakes.create(path)
     texts = ("an old dog", "a dog and a cat", "a cat sleeps", "the sea is blue")
-    index.add({"id": f"d{at}", "text": text} for at, text in enumerate(texts))
+    index.add({"id": f"d{i}", "text": text} for i, text in enumerate(texts))
     index.sharpen("sentences")
     return index
 
@@ -28,7 +28,7 @@ def longest_first(pairs: Sequence[tuple[str, str]]) -> list[float]:
     return [len(text) for _, text in pairs]
 
 
-def test_a_function_ranks_again(tmp_path: Path) -> None:
+def test_a_function_as_reranker(tmp_path: Path) -> None:
     with create(tmp_path / "index") as index:
         hits = index.search(["old dog", "cat"], 2, rerank=longest_first)
         assert hits.ids.tolist() == [["d1", "d3"]] * 2
@@ -40,7 +40,7 @@ def test_a_function_ranks_again(tmp_path: Path) -> None:
             index.search("dog", rerank=lambda pairs: [0.5])
 
 
-def test_a_cross_encoder_in_eval_and_search(tmp_path: Path) -> None:
+def test_a_cross_encoder_in_evaluation_and_search(tmp_path: Path) -> None:
     pytest.importorskip("sentence_transformers")
     model = str(tiny_cross_encoder(tmp_path / "model"))
     spec = f"rerank:of=sharp:alpha=2:model={model}"
@@ -56,7 +56,7 @@ def test_a_cross_encoder_in_eval_and_search(tmp_path: Path) -> None:
 
 
 def tiny_cross_encoder(path: Path) -> Path:
-    """Write a BERT with random weights that scores pairs, as a model hub would hold it."""
+    """Write a small BERT with random weights that scores pairs, in the format of a model hub."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     transformers: Any = importlib.import_module("transformers")  # its types are incomplete
 
@@ -72,7 +72,7 @@ def tiny_cross_encoder(path: Path) -> Path:
     return path
 
 
-def test_specs() -> None:
+def test_reranking_specs() -> None:
     assert split_rerank("rerank:of=sharp:model=a/b") == ("sharp", "a/b")
     assert split_rerank("rerank:of=bm25:sets=simple:model=st:x:y") == ("bm25:sets=simple", "st:x:y")
     for spec in ("rerank:model=x", "rerank:of=sharp", "rerank:of=sharp:model="):

@@ -1,4 +1,4 @@
-"""What a search is given: settings that a method has or has not, queries of every kind."""
+"""The arguments of a search: settings of methods, queries, k."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from strop.methods import METHODS, Method, parse_method
 def index(tmp_path: Path) -> Iterator[Index]:
     with create(tmp_path / "index") as index:
         index.sharpen()
-        index.add({"id": f"d{at}", "text": f"word{at} text. more {at}."} for at in range(9))
+        index.add({"id": f"d{i}", "text": f"word{i} text. more {i}."} for i in range(9))
         index.import_queries({"d3": ["a zebra"]}, "simple")
         yield index
 
@@ -32,7 +32,7 @@ def test_equal_weights_have_no_temperature() -> None:
     assert method != parse_method("consharp", {"temperature": 1})
 
 
-def test_queries_may_come_from_a_generator(index: Index) -> None:
+def test_queries_can_come_from_a_generator(index: Index) -> None:
     texts = ["word3", "more 5"]
     for method in ("sharp", "sharp:words=1", "bm25"):
         assert (
@@ -42,13 +42,13 @@ def test_queries_may_come_from_a_generator(index: Index) -> None:
 
 
 @pytest.mark.parametrize("k", [2.5, True, 10**30, 0, "3", None])
-def test_k_is_a_whole_number(index: Index, k: Any) -> None:
+def test_invalid_k_is_refused(index: Index, k: Any) -> None:
     with pytest.raises(BadInput, match="k must be 1 or more"):
         index.search("word3", k)
 
 
 @pytest.mark.parametrize("settings", [{"n": 1.5}, {"n": True}, {"alpha": "x"}])
-def test_settings_are_numbers(index: Index, settings: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused(index: Index, settings: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match="must be"):
         index.search("word3", 3, "sharp", **settings)
     with pytest.raises(BadInput, match="must be"):
@@ -56,12 +56,12 @@ def test_settings_are_numbers(index: Index, settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("queries", [[None], b"x", "", ["word3", " "], 7])
-def test_a_query_is_a_text(index: Index, queries: Any) -> None:
+def test_invalid_queries_are_refused(index: Index, queries: Any) -> None:
     with pytest.raises(BadInput, match=r"a query is a text|is empty"):
         index.search(queries)
 
 
-def test_bm25_counts_the_words_of_the_sets_it_names(index: Index) -> None:
+def test_bm25_uses_the_words_of_named_sets(index: Index) -> None:
     for method in ("bm25", "hybrid"):
         assert index.search("zebra", 1, f"{method}:sets=simple").ids[0, 0] == "d3"
     assert not index.search("zebra", 1, "bm25").scores.any()
