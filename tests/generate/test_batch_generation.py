@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 from helpers.commands import jsonl, strop
-from helpers.generation import IDS, asked, command, count, lists, record, rows, run
+from helpers.generation import (
+    IDS,
+    command,
+    count_requests,
+    count_rows,
+    query_lists,
+    record,
+    rows,
+    run,
+)
 from helpers.scripted_server import ScriptedServer, answer, drop
 
 from strop.errors import BadIndex
@@ -36,7 +45,7 @@ def test_the_life_of_a_batch(topics: Path, server: ScriptedServer, lm: str) -> N
     assert told == {"batches": {"batch_0": 12}, "stopped": "", "next_cost": 0.0}
     assert "no request is open" in run(topics, server, *SIMPLE, *SUBMIT, lm=lm).stdout
     run(topics, server, *SIMPLE, lm=lm)  # a plain run does not ask what is out
-    assert (sent(server), asked(server)) == (12, 0)
+    assert (sent(server), count_requests(server)) == (12, 0)
     server.polls = 1
     assert "batch_0: in_progress" in run(topics, server, *SIMPLE, "--batch", "status", lm=lm).stdout
     price = ("--price", "1,1000", "--json")
@@ -45,9 +54,9 @@ def test_the_life_of_a_batch(topics: Path, server: ScriptedServer, lm: str) -> N
     given, out = rows(topics, "SELECT sum(input_tokens), sum(output_tokens) FROM replies")[0]
     assert got["cost"] == pytest.approx((given + 1000 * out) / 1e6 / 2)
     assert "no batch is running" in run(topics, server, *SIMPLE, "--batch", "status", lm=lm).stdout
-    assert set(lists(topics, "simple")) == set(IDS)
+    assert set(query_lists(topics, "simple")) == set(IDS)
     run(topics, server, *SIMPLE, lm=lm)
-    assert asked(server) == 0
+    assert count_requests(server) == 0
 
 
 @both
@@ -59,8 +68,8 @@ def test_what_fails_in_a_batch_is_submitted_again(
     run(topics, server, *SIMPLE, *SUBMIT, lm=lm)
     ran = run(topics, server, *SIMPLE, *COLLECT, "--again", lm=lm)
     assert "5 requests failed" in ran.stderr
-    assert len(lists(topics, "simple")) == 7
-    assert count(topics, "failures WHERE final") == 1
+    assert len(query_lists(topics, "simple")) == 7
+    assert count_rows(topics, "failures WHERE final") == 1
     retry = shlex.split(ran.stderr.splitlines()[-1].partition(": ")[2])[1:]
     assert not {"collect", "--again"} & set(retry)
     assert strop(*retry).code == 0
@@ -68,8 +77,8 @@ def test_what_fails_in_a_batch_is_submitted_again(
     out = tmp_path / "made.jsonl"
     run(topics, server, *SIMPLE, *COLLECT, "--queries-out", out, lm=lm)
     assert len(out.read_text("utf-8").splitlines()) == 12
-    assert len(lists(topics, "simple")) == 12
-    assert count(topics, "failures") == 0
+    assert len(query_lists(topics, "simple")) == 12
+    assert count_rows(topics, "failures") == 0
 
 
 def test_a_batch_that_fails_as_a_whole(topics: Path, server: ScriptedServer) -> None:
@@ -82,7 +91,7 @@ def test_a_batch_that_fails_as_a_whole(topics: Path, server: ScriptedServer) -> 
     server.batch_error = None
     run(topics, server, *SIMPLE, *SUBMIT)
     run(topics, server, *SIMPLE, *COLLECT)
-    assert len(lists(topics, "simple")) == 12
+    assert len(query_lists(topics, "simple")) == 12
 
 
 @both
@@ -130,7 +139,7 @@ def test_a_batch_that_may_have_begun_is_not_sent_twice(
     results = tmp_path / "results.jsonl"
     results.write_text(jsonl(*downloaded(server, "batch_0", lm)))
     run(topics, server, *SIMPLE, "--replies-in", results, lm=lm)
-    assert len(lists(topics, "simple")) == 12
+    assert len(query_lists(topics, "simple")) == 12
     assert "no request is open" in run(topics, server, *SIMPLE, *SUBMIT, lm=lm).stdout
     assert sent(server) == 12
 
@@ -162,10 +171,10 @@ def test_documents_that_change_meanwhile(topics: Path, server: ScriptedServer) -
     strop("remove", topics, "d5")
     server.polls = 0
     run(topics, server, *SIMPLE, *COLLECT)
-    assert count(topics, "replies") == 12
-    assert set(lists(topics, "simple")) == set(IDS) - {"d3", "d5"}
+    assert count_rows(topics, "replies") == 12
+    assert set(query_lists(topics, "simple")) == set(IDS) - {"d3", "d5"}
     run(topics, server, *SIMPLE)
-    assert asked(server) == 1
+    assert count_requests(server) == 1
 
 
 # -- files ---------------------------------------------------------------------------------------
@@ -199,14 +208,14 @@ def test_requests_go_out_in_a_file_and_replies_come_in(
     assert "1 reply left out: no matching request" in ran.stderr
     assert ran.stderr.endswith("--retry-failed\n")
     assert "--replies-in" not in ran.stderr.splitlines()[-1]
-    assert len(lists(topics, "simple")) == 11
+    assert len(query_lists(topics, "simple")) == 11
     again = run(topics, server, *SIMPLE, "--replies-in", back, "--json", lm=lm).json
     assert (again["replies"], again["documents"]) == (0, 11)
     stdin = jsonl(made[0])
     assert run(topics, server, *SIMPLE, "--replies-in", "-", "--json", lm=lm, stdin=stdin).json[
         "replies"
     ] == 1  # fmt: skip
-    assert len(lists(topics, "simple")) == 12
+    assert len(query_lists(topics, "simple")) == 12
     assert not server.seen
 
 
@@ -221,7 +230,7 @@ def test_a_bad_line_changes_nothing(
     assert (ran.code, ran.stdout) == (1, "")
     assert "replies.jsonl line 13" in ran.stderr
     assert ran.stderr.count("\n") == 1
-    assert count(topics, "replies") == 0
+    assert count_rows(topics, "replies") == 0
 
 
 def test_texts_to_be_continued_are_written_as_such(
@@ -243,13 +252,13 @@ def test_a_batch_that_the_service_has_forgotten(topics: Path, server: ScriptedSe
     ran = run(topics, server, *SIMPLE, *COLLECT)
     assert "batch batch_0 is not known there" in ran.stderr
     assert "--batch collect --again" in ran.stderr
-    assert len(lists(topics, "simple")) == 7
+    assert len(query_lists(topics, "simple")) == 7
     run(topics, server, *SIMPLE)  # it may be of another account: its questions are still out
-    assert asked(server) == 0
+    assert count_requests(server) == 0
     server.script.append(answer(404, {"error": {"message": "no such batch"}}))
     run(topics, server, *SIMPLE, *COLLECT, "--again")
     run(topics, server, *SIMPLE)
-    assert (len(lists(topics, "simple")), asked(server)) == (12, 5)
+    assert (len(query_lists(topics, "simple")), count_requests(server)) == (12, 5)
 
 
 def test_a_batch_that_another_key_did_not_see_is_collected_later(
@@ -281,7 +290,7 @@ def test_a_batch_that_cannot_be_written_down_is_not_sent_twice(
     results.write_text(jsonl(*downloaded(server, "batch_0", "openai:m")))
     run(topics, server, *SIMPLE, "--replies-in", results)
     assert "no request is open" in run(topics, server, *SIMPLE, *SUBMIT).stdout
-    assert (len(lists(topics, "simple")), sent(server)) == (12, 12)
+    assert (len(query_lists(topics, "simple")), sent(server)) == (12, 12)
 
 
 def test_batches_say_nothing_about_how_long_a_call_takes(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers.commands import jsonl, strop
-from helpers.generation import IDS, TOPICS, lists, record, run, topics_in
+from helpers.generation import IDS, TOPICS, query_lists, record, run, topics_in
 from helpers.scripted_server import ScriptedServer
 
 from strop import Index
@@ -31,7 +31,7 @@ def test_a_query_and_the_reference_it_was_written_against(
     server.text = lambda prompt: "<QUERY>{} not {}</QUERY>".format(*topics_in(prompt))
     run(topics, server, "--style", style)
     found = made(topics, tmp_path, "--set", style)
-    assert len(found) == sum(map(len, lists(topics, style).values())) > 24
+    assert len(found) == sum(map(len, query_lists(topics, style).values())) > 24
     for one in found:
         own, other = one["query"].split(" not ")
         pair = [TEXT[own], TEXT[other]]
