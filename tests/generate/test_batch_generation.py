@@ -75,8 +75,8 @@ def test_submit_status_and_collect(topics: Path, server: ScriptedServer, lm: str
 def test_failed_requests_of_a_batch_are_submitted_again(
     topics: Path, server: ScriptedServer, tmp_path: Path, lm: str
 ) -> None:
-    fates = iter(["errored", "invalid", "expired", "canceled", "missing"])
-    server.fate, server.polls = lambda name: next(fates, "succeeded"), 0
+    outcomes = iter(["errored", "invalid", "expired", "canceled", "missing"])
+    server.outcome, server.polls = lambda name: next(outcomes, "succeeded"), 0
     run(topics, server, *SIMPLE, *SUBMIT, lm=lm)
     result = run(topics, server, *SIMPLE, *COLLECT, "--again", lm=lm)
     assert "5 requests failed" in result.stderr

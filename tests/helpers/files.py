@@ -1,4 +1,4 @@
-"""Files with a given content, and the errors of readers."""
+"""Writing files, error messages of readers, TREC runs."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from strop.lm import Failure, Reply, Request, Usage, load
 from strop.lm.batch_files import custom_id, read_replies, write_requests
 from strop.lm.batches import Batches, open_batches
 
-FATES = ["succeeded", "errored", "invalid", "expired", "canceled", "missing"]
+OUTCOMES = ["succeeded", "errored", "invalid", "expired", "canceled", "missing"]
 
 
 @pytest.fixture
@@ -76,17 +76,17 @@ def test_submit_status_and_collect(server: ScriptedServer, family: str) -> None:
 
 @both
 def test_a_batch_with_failures_of_every_kind(server: ScriptedServer, family: str) -> None:
-    batch_requests = [request(fate) for fate in FATES]
-    fates = {custom_id(fate): fate for fate in FATES}
-    server.fate = lambda name: fates[name]
+    batch_requests = [request(outcome) for outcome in OUTCOMES]
+    outcomes = {custom_id(outcome): outcome for outcome in OUTCOMES}
+    server.outcome = lambda name: outcomes[name]
     server.polls = 0
     batches = service(server, family)
     ((id_, names),) = batches.submit(batch_requests)
     results = by_key(batches.collect(id_, names), batch_requests)
-    assert set(results) == set(FATES)
+    assert set(results) == set(OUTCOMES)
     assert isinstance(results["succeeded"], Reply)
     failed = {key: r for key, r in results.items() if isinstance(r, Failure)}
-    assert set(failed) == set(FATES) - {"succeeded"}
+    assert set(failed) == set(OUTCOMES) - {"succeeded"}
     assert [key for key, r in failed.items() if r.final] == ["invalid"]
     assert "errored, sorry" in failed["errored"].error
     assert "expired" in failed["expired"].error

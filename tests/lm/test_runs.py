@@ -182,7 +182,7 @@ def test_closing_a_run_returns_the_replies_in_flight(server: ScriptedServer, fam
 
 
 def test_an_interrupt_loses_no_reply(server: ScriptedServer) -> None:
-    server.held = True
+    server.paused = True
     main_thread = threading.get_ident()
 
     def interrupt() -> None:
@@ -199,7 +199,7 @@ def test_an_interrupt_loses_no_reply(server: ScriptedServer) -> None:
             next(run)
     finally:
         signal.signal(signal.SIGINT, handler)
-        server.held = False
+        server.paused = False
     assert sorted(replies(run.close())) == ["k0", "k1", "k2", "k3", "k4"]
 
 
