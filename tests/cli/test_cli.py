@@ -19,7 +19,7 @@ from typing import Any
 import ir_measures
 import pytest
 from filelock import FileLock
-from helpers.commands import Ran, beir, jsonl, python_m_strop, strop
+from helpers.commands import CommandResult, beir, jsonl, python_m_strop, strop
 from helpers.files import read_run
 
 from strop import Index, __version__
@@ -177,7 +177,9 @@ def test_a_message_of_several_lines_is_joined(index: Path, monkeypatch: pytest.M
         raise ServiceError("the server said:\n  [red]no[/] :warning:\n")
 
     monkeypatch.setattr(Index, "info", fail)
-    assert strop("info", index) == Ran(1, "", "error: the server said:   [red]no[/] :warning:\n")
+    assert strop("info", index) == CommandResult(
+        1, "", "error: the server said:   [red]no[/] :warning:\n"
+    )
 
 
 def test_an_os_error_prints_no_traceback(index: Path, dataset: Path) -> None:

@@ -24,7 +24,7 @@ _PLAIN = dict.fromkeys(("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COL
 
 
 @dataclass(frozen=True)
-class Ran:
+class CommandResult:
     """The exit code and the output of a command."""
 
     code: int
@@ -38,7 +38,7 @@ class Ran:
         return json.loads(self.stdout)
 
 
-def strop(*args: str | Path, stdin: str | bytes | None = None) -> Ran:
+def strop(*args: str | Path, stdin: str | bytes | None = None) -> CommandResult:
     """Run the command in this process; what it does not handle is raised."""
     result = CliRunner(env=_PLAIN).invoke(
         main,
@@ -47,17 +47,17 @@ def strop(*args: str | Path, stdin: str | bytes | None = None) -> Ran:
         input=stdin,
         catch_exceptions=False,
     )
-    return Ran(result.exit_code, result.stdout, result.stderr)
+    return CommandResult(result.exit_code, result.stdout, result.stderr)
 
 
-def python_m_strop(*args: str | Path, cwd: Path | None = None, **options: Any) -> Ran:
+def python_m_strop(*args: str | Path, cwd: Path | None = None, **options: Any) -> CommandResult:
     """Run the command in a process of its own."""
     env = {key: value for key, value in os.environ.items() if key not in _PLAIN}
     process = subprocess.run(
         [sys.executable, "-m", "strop", *map(str, args)],
         capture_output=True, text=True, encoding="utf-8", cwd=cwd, env=env, check=False, **options,
     )  # fmt: skip
-    return Ran(process.returncode, process.stdout, process.stderr)
+    return CommandResult(process.returncode, process.stdout, process.stderr)
 
 
 def jsonl(*records: object) -> str:

@@ -2,7 +2,7 @@
 
 As a script this is a server: it forks a child for each job, which is much faster than starting a
 Python for each. ``Forks`` is its client. The jobs write to an index or search it; together the
-changes of ``story`` use every operation that writes.
+changes of ``make_changes`` use every operation that writes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from helpers.fakes import (
     vector_of,
     vectors_of,
 )
-from helpers.words import assert_words_are_those_of_the_texts
+from helpers.words import assert_words_match_texts
 from strop import Document, Index, ReferenceSettings
 from strop.common.arrays import Ints
 from strop.embed import CachedEmbedder, load
@@ -63,12 +63,12 @@ CRASHED = 77
 Op = Callable[[Index], object]
 
 
-def page(i: int, version: int = 1, seen: int = 0) -> Document:
+def make_document(i: int, version: int = 1, seen: int = 0) -> Document:
     text = f"Alder{i} birch{i % 7} cedar{version} grow. Here elm{i % 3} fir{version} grow too."
     return Document(f"d{i}", text, f"Trees {i % 5}" if i % 4 else "", {"seen": seen})
 
 
-def questions(i: int, version: int) -> list[str]:
+def make_queries(i: int, version: int) -> list[str]:
     return [f"where grows alder{i}", f"which birch{version}", f"why cedar{i % 3}"][: 1 + i % 3]
 
 
@@ -96,18 +96,18 @@ def generate(index: Index, size: int, log: Path | None) -> None:
 REFERENCES = ReferenceSettings(neighbors=8, smallest=2, largest=3, n_init=2)
 
 
-def story(size: int, log: Path | None = None) -> list[tuple[str, Op]]:
+def make_changes(size: int, log: Path | None = None) -> list[tuple[str, Op]]:
     """Return changes by name; each can be repeated after it was interrupted anywhere.
 
     ``log`` gets a line for each call of the language model.
     """
     later = size + max(2, size // 4)
-    styled = {f"d{i}": questions(i, 1) for i in range(size) if i % 3}
-    restyled = {f"d{i}": questions(i, 2 if i % 4 else 1) for i in range(size) if i % 3 == 1}
-    updated = [page(i, version=2 if i % 2 else 1, seen=1) for i in range(1, later)]
+    styled = {f"d{i}": make_queries(i, 1) for i in range(size) if i % 3}
+    restyled = {f"d{i}": make_queries(i, 2 if i % 4 else 1) for i in range(size) if i % 3 == 1}
+    updated = [make_document(i, version=2 if i % 2 else 1, seen=1) for i in range(1, later)]
     removed = {f"d{i}" for i in range(0, later, 5)}
     return [
-        ("add", lambda index: index.add(page(i) for i in range(size))),
+        ("add", lambda index: index.add(make_document(i) for i in range(size))),
         ("sharpen", lambda index: index.sharpen()),
         ("import", lambda index: index.import_queries(styled, "simple")),
         ("references", lambda index: index.select_references(REFERENCES)),
@@ -119,7 +119,7 @@ def story(size: int, log: Path | None = None) -> list[tuple[str, Op]]:
         ("references again", lambda index: index.select_references(REFERENCES)),
         ("sharpen anew", lambda index: index.sharpen(n=1)),
         ("compact", lambda index: index.compact()),
-        ("revert", lambda index: index.add(page(i) for i in range(1, size) if i % 5)),
+        ("revert", lambda index: index.add(make_document(i) for i in range(1, size) if i % 5)),
         ("rename", lambda index: has(index, "simple") and index.rename_set("simple", "plain")),
         ("drop", lambda index: has(index, "plain") and index.drop_set("plain")),
     ]
@@ -135,7 +135,7 @@ def known_ids(size: int) -> list[str]:
 
 # -- the state of an index -------------------------------------------------------------------
 
-ASKED = "where grows alder3"
+QUERY = "where grows alder3"
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class State:
         return State({id_: index.get(id_) for id_ in here}, lists)
 
 
-NOTHING = State({}, {})
+EMPTY_STATE = State({}, {})
 
 
 def outdated(index: Index) -> set[tuple[str, str]]:
@@ -170,14 +170,14 @@ def outdated(index: Index) -> set[tuple[str, str]]:
         return set(rows)
 
 
-def assert_whole(index: Index, size: int, before: State, after: State) -> None:
+def assert_consistent(index: Index, size: int, before: State, after: State) -> None:
     """Check an index whose change from one state to another was interrupted.
 
     All documents are as before the change, or all are as after it. Each list is the old or the
     new one. Scores are those of the vectors of exactly these texts.
     """
     assert index.check() == []
-    assert_words_are_those_of_the_texts(index)
+    assert_words_match_texts(index)
     now = State.of(index, size)
     assert now.documents in (before.documents, after.documents)
     for style, lists in now.lists.items():
@@ -187,9 +187,9 @@ def assert_whole(index: Index, size: int, before: State, after: State) -> None:
     for id_ in now.documents:
         selected = index.references_of(id_)
         assert selected is None or {x.id for x in selected.references} <= now.documents.keys()
-    q = vector_of(ASKED, "query")
-    plain = all_scores(index, ASKED, method="trad")
-    sharp = all_scores(index, ASKED, words=0, feedback=0)
+    q = vector_of(QUERY, "query")
+    plain = all_scores(index, QUERY, method="trad")
+    sharp = all_scores(index, QUERY, words=0, feedback=0)
     unused = outdated(index)
     assert plain.keys() == sharp.keys()
     assert before.documents.keys() & now.documents.keys() <= plain.keys() <= now.documents.keys()
@@ -400,7 +400,7 @@ def record(path: str, size: int, op: int, power: bool, copies: str) -> None:
     index = reopen(Path(path))
     recorder = Recorder(Path(path), Path(copies), power)
     recorder.watch()
-    name, change = story(size)[op]
+    name, change = make_changes(size)[op]
     change(index)
     index.close()
     assert -recorder.left >= (3 if name == "remove" else 12)  # the number of steps
@@ -421,8 +421,8 @@ def record_creating(path: str, copies: str) -> None:
     create(Path(path)).close()
 
 
-def tell(path: str, size: int, log: str, done: str, pause: float, model_log: str) -> None:
-    """Make the remaining changes of ``story``, slowly; ``done`` gets a line for each."""
+def apply_changes(path: str, size: int, log: str, done: str, pause: float, model_log: str) -> None:
+    """Make the remaining changes of ``make_changes``, slowly; ``done`` gets a line for each."""
     strop.storage.pipeline.FEWEST = strop.storage.pipeline.MOST = 16
     bag, notes = Bag(Path(log), pause), Path(done)
     if (Path(path) / "catalog.sqlite").exists():
@@ -431,7 +431,7 @@ def tell(path: str, size: int, log: str, done: str, pause: float, model_log: str
         index = create(Path(path), bag)
     with index:
         index.finish()
-        changes = story(size, Path(model_log))
+        changes = make_changes(size, Path(model_log))
         for op in range(len(parts(notes)), len(changes)):
             changes[op][1](index)
             with notes.open("a") as file:
@@ -453,12 +453,12 @@ def fill_disk(path: str, room: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
     with Index.open(path, embedder=wide, name="wide") as index:
         with pytest.raises(BadIndex, match=r"make room.*strop finish"):
-            index.add(page(i) for i in range(100))
+            index.add(make_document(i) for i in range(100))
         assert index.check() == []
         index.search("alder", k=3)
 
 
-def hold(path: str, ready: str, gate: str) -> None:
+def keep_writing(path: str, ready: str, gate: str) -> None:
     """Stay in the middle of writing until the file ``gate`` exists."""
 
     class Waiting(Bag):
@@ -469,7 +469,7 @@ def hold(path: str, ready: str, gate: str) -> None:
             return super().__call__(texts, kind)
 
     with reopen(Path(path), Waiting()) as index:
-        index.add([page(i) for i in range(50, 53)])
+        index.add([make_document(i) for i in range(50, 53)])
 
 
 def build_cached(path: str, cache: str, log: str, count: int, last: int) -> None:
@@ -487,7 +487,7 @@ def build_cached(path: str, cache: str, log: str, count: int, last: int) -> None
     embedder = CachedEmbedder(load(Crashing(Path(log)), name="bag", dim=DIM), cache)
     exists = (Path(path) / "catalog.sqlite").exists()
     with Index.open(path, embedder) if exists else Index.create(path, embedder) as index:
-        index.add(page(i) for i in range(count))
+        index.add(make_document(i) for i in range(count))
 
 
 GROUP = 6
@@ -521,7 +521,7 @@ class Watcher:
     def look(self) -> None:
         method = ("trad", "sharp")[self.searches % 2]
         added, removed, moved = self._noted()  # before the search, which must see them
-        scores = all_scores(self._index, vector_of(ASKED, "query"), method=method)
+        scores = all_scores(self._index, vector_of(QUERY, "query"), method=method)
         _, removed_since, moved_since = self._noted()
         found = {id_ for id_ in scores if not id_.startswith("anchor")}
         groups = {int(id_[1:].split("-")[0]) for id_ in found}
@@ -564,12 +564,12 @@ def group_vectors(word: str, own: int) -> list[Doubles]:
 
 @cache
 def plain_scores(word: str, own: int) -> Doubles:
-    return np.array([vector_of(ASKED, "query") @ d for d in group_vectors(word, own)])
+    return np.array([vector_of(QUERY, "query") @ d for d in group_vectors(word, own)])
 
 
 @cache
 def sharp_scores(word: str, own: int, lists: int) -> Doubles:
-    q = vector_of(ASKED, "query")
+    q = vector_of(QUERY, "query")
     queries = [vectors_of(sentences(word, lists, at), "document") for at in range(GROUP)]
     pairs = zip(group_vectors(word, own), queries, strict=True)
     return np.array([sharpened_score(q, d, list_, 1.0, 0.1) for d, list_ in pairs])
@@ -613,7 +613,17 @@ def ask(path: str, url: str, slots: int) -> None:
         ).run()
 
 
-_JOBS = (ask, record, record_creating, follow, tell, fill_disk, hold, build_cached, watch)
+_JOBS = (
+    ask,
+    record,
+    record_creating,
+    follow,
+    apply_changes,
+    fill_disk,
+    keep_writing,
+    build_cached,
+    watch,
+)
 JOBS: dict[str, Callable[..., None]] = {job.__name__: job for job in _JOBS}
 
 
@@ -638,9 +648,9 @@ def write_caches_often() -> None:
 def warm_up() -> None:
     """Load compiled code once, not in every child."""
     with tempfile.TemporaryDirectory() as folder, create(Path(folder) / "index") as index:
-        for _, op in story(5):
+        for _, op in make_changes(5):
             op(index)
-        index.search(ASKED)
+        index.search(QUERY)
 
 
 def serve() -> None:

@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from helpers.commands import Ran, strop
+from helpers.commands import CommandResult, strop
 from helpers.scripted_server import ScriptedServer, Seen, user_text
 
 KEY = "sk-secret-of-the-tests"
@@ -54,7 +54,7 @@ def command(
 
 def run(
     index: Path, server: ScriptedServer, *args: str | Path, lm: str = "openai:m", **more: Any
-) -> Ran:
+) -> CommandResult:
     """Generate queries; the command must succeed."""
     result = strop(*command(index, server, *args, lm=lm), **more)
     assert result.code == 0, result.stderr

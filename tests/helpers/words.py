@@ -27,7 +27,7 @@ def recount(index: Index) -> Counted:
     return words
 
 
-def assert_words_are_those_of_the_texts(index: Index) -> None:
+def assert_words_match_texts(index: Index) -> None:
     """Compare the stored words with a recount."""
     with index.catalog.reading() as connection:
         recounted = recount(index)

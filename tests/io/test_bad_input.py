@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.commands import Ran, beir, jsonl, strop
+from helpers.commands import CommandResult, beir, jsonl, strop
 
 from strop.storage.database import Database
 from strop.types import Document, Vectors
@@ -25,7 +25,7 @@ GOOD = [{"id": f"n{i}", "text": f"Note {i} about the weather at sea."} for i in 
 QUERIES = ("copy a file", "join the parts of a path")
 
 
-def failed(ran: Ran, *said: str | Path) -> str:
+def failed(ran: CommandResult, *said: str | Path) -> str:
     """Return the one line of an error of the user's, which must say all of ``said``."""
     assert (ran.code, ran.stdout) == (1, ""), ran
     assert ran.stderr.startswith("error: "), ran.stderr
@@ -439,7 +439,7 @@ def _full_after(monkeypatch: pytest.MonkeyPatch, writes: int) -> None:
     monkeypatch.setattr(pipeline, "append_rows", limited)
 
 
-def _goes_on(index: Path, ran: Ran, corpus: Path, tmp_path: Path) -> None:
+def _goes_on(index: Path, ran: CommandResult, corpus: Path, tmp_path: Path) -> None:
     """Check that a build that found no room can be finished, and is as good as any."""
     failed(ran, index, "What was committed is safe", f"strop finish {index}")
     stopped = strop("info", index, "--json").json

@@ -23,7 +23,15 @@ if not hasattr(os, "fork"):
     pytest.skip("these tests fork and kill processes", allow_module_level=True)
 
 from helpers import crashes
-from helpers.crashes import CRASHED, NOTHING, Forks, State, assert_whole, logged, story
+from helpers.crashes import (
+    CRASHED,
+    EMPTY_STATE,
+    Forks,
+    State,
+    assert_consistent,
+    logged,
+    make_changes,
+)
 from helpers.fakes import Bag, Doubles, all_scores, assert_close, create, reopen, vectors_of
 
 import strop.storage.pipeline
@@ -54,7 +62,7 @@ def caches() -> Iterator[None]:
 
 
 class Chapter(NamedTuple):
-    """An index as it is when a part of the story was told without interruption."""
+    """An index as it is after one of the changes, made without interruption."""
 
     path: Path
     state: State
@@ -70,7 +78,7 @@ def scores_of(index: Index) -> dict[str, dict[str, float]]:
     found = {}
     for method in ("trad", "sharp", "sharp:words=0", "doc2query"):
         try:
-            found[method] = all_scores(index, crashes.ASKED, method=method)
+            found[method] = all_scores(index, crashes.QUERY, method=method)
         except BadInput:  # no set yet, or not every document is augmented
             found[method] = {}
     return found
@@ -95,8 +103,8 @@ def tell_whole(folder: Path, size: int) -> list[Chapter]:
     with create(folder / "index") as index:
         index.close()
         shutil.copytree(index.path, folder / "begin")
-        chapters.append(Chapter(folder / "begin", NOTHING, {"trad": {}, "sharp": {}}, {}))
-    for at, (_, op) in enumerate(story(size)):
+        chapters.append(Chapter(folder / "begin", EMPTY_STATE, {"trad": {}, "sharp": {}}, {}))
+    for at, (_, op) in enumerate(make_changes(size)):
         with reopen(folder / "index") as index:
             op(index)
             state, scores = State.of(index, size), scores_of(index)
@@ -120,18 +128,18 @@ def assert_recovers(path: Path, small: list[Chapter], op: int) -> None:
     """Check an index that was interrupted in ``op``, go on, and check the outcome."""
     before, after = small[op], small[op + 1]
     with reopen(path) as index:
-        assert_whole(index, SMALL, before.state, after.state)
+        assert_consistent(index, SMALL, before.state, after.state)
         index.finish()
         # What was begun is done, all of it; or it never began.
         assert State.of(index, SMALL) in (before.state, after.state)
         assert index.info()["waiting"] == 0
-        story(SMALL)[op][1](index)
+        make_changes(SMALL)[op][1](index)
         assert_same(index, SMALL, after)
 
 
 # -- crashes ---------------------------------------------------------------------------------
 
-OPS = [name for name, _ in story(SMALL)]
+OPS = [name for name, _ in make_changes(SMALL)]
 
 
 # Of what stops of a change leave, the default run takes some, others for each change; slow tests
@@ -191,7 +199,7 @@ def test_a_crash_at_any_step_of_creating(scratch: Path, forks: Forks) -> None:
     assert any("catalog.sqlite.new" in names for names in half)
     for copy in (*made, *half.values()):
         with reopen(copy) if (copy / "catalog.sqlite").exists() else create(copy) as index:
-            index.add([crashes.page(1)])
+            index.add([crashes.make_document(1)])
             assert index.check() == []
             assert index.search("alder1").ids.tolist() == [["d1"]]
 
@@ -209,10 +217,10 @@ def test_kills_at_random_moments(tmp_path: Path, forks: Forks, large: list[Chapt
     At most the batch that was under way when it was killed is embedded again.
     """
     rng = random.Random(7)
-    pause, ops = 0.0002, len(story(LARGE))
+    pause, ops = 0.0002, len(make_changes(LARGE))
     log, done, asked = tmp_path / "log", tmp_path / "done", tmp_path / "asked"
     began = time.monotonic()
-    assert forks.run(crashes.tell, tmp_path / "whole", LARGE, log, done, pause, asked) == 0
+    assert forks.run(crashes.apply_changes, tmp_path / "whole", LARGE, log, done, pause, asked) == 0
     longest = 2 * (time.monotonic() - began) / ops
     texts, questions = sum(logged(log)), logged(asked)
     assert len(questions) == len(set(questions)) > 12
@@ -223,7 +231,7 @@ def test_kills_at_random_moments(tmp_path: Path, forks: Forks, large: list[Chapt
         again = died = 0
         while True:
             calls, told = len(logged(log)), len(crashes.parts(done))
-            pid = forks.start(crashes.tell, path / "index", LARGE, log, done, pause, asked)
+            pid = forks.start(crashes.apply_changes, path / "index", LARGE, log, done, pause, asked)
             if kills == KILLS:  # enough: let this one end
                 code = forks.wait(pid)
             else:
@@ -243,7 +251,7 @@ def test_kills_at_random_moments(tmp_path: Path, forks: Forks, large: list[Chapt
             # Done, but not yet noted, is possible; then it is what comes after.
             after = large[min(op + 1, ops)].state
             with reopen(path / "index") as index:
-                assert_whole(index, LARGE, large[op].state, after)
+                assert_consistent(index, LARGE, large[op].state, after)
         with reopen(path / "index") as index:
             assert_same(index, LARGE, large[-1])
         assert texts <= sum(logged(log)) <= texts + again
@@ -262,7 +270,7 @@ def test_cached_vectors_survive_a_crash(tmp_path: Path, forks: Forks) -> None:
     assert forks.run(crashes.build_cached, path, cache, log, 1000, 0) == 0
     assert logged(log) == [256] * 5 + [256, 232]
     with create(tmp_path / "plain") as plain, Index.open(path, Bag(), name="bag") as index:
-        plain.add(crashes.page(i) for i in range(1000))
+        plain.add(crashes.make_document(i) for i in range(1000))
         assert_close(all_scores(index, "alder3"), all_scores(plain, "alder3"), 1e-6)
 
 
@@ -292,10 +300,10 @@ def test_a_disk_too_full_for_vectors(
         monkeypatch.setattr(strop.storage.pipeline, "append_rows", append_rows)
         with reopen(path) as index:
             try:
-                story(SMALL)[op][1](index)
+                make_changes(SMALL)[op][1](index)
             except BadIndex as error:
                 assert "make room" in str(error)  # noqa: PT017
-                assert_whole(index, SMALL, small[op].state, small[op + 1].state)
+                assert_consistent(index, SMALL, small[op].state, small[op + 1].state)
             else:
                 break
             finally:
@@ -382,7 +390,7 @@ def test_a_disk_that_is_really_full(tmp_path: Path, forks: Forks) -> None:
         assert index.info()["waiting"] > 0
         index.finish()
         with Index.create(tmp_path / "whole", embedder=crashes.wide, name="wide") as whole:
-            whole.add(crashes.page(i) for i in range(100))
+            whole.add(crashes.make_document(i) for i in range(100))
             assert_close(all_scores(index, "alder3"), all_scores(whole, "alder3"), 1e-6)
 
 
@@ -398,7 +406,7 @@ def until(there: Callable[[], bool]) -> None:
 
 def writes(index: Index) -> list[Callable[[], object]]:
     return [
-        lambda: index.add([crashes.page(1, version=3)]),
+        lambda: index.add([crashes.make_document(1, version=3)]),
         lambda: index.remove(["d1"]),
         lambda: index.keep_only(["d1"]),
         index.sharpen,
@@ -414,13 +422,13 @@ def test_two_that_create_an_index_at_once(tmp_path: Path) -> None:
     def embed(texts: list[str]) -> Doubles:  # called while the index is being made
         if not (tmp_path / "index").exists():
             with create(tmp_path / "index") as quick:
-                quick.add([crashes.page(1)])
+                quick.add([crashes.make_document(1)])
         return vectors_of(texts, "document")
 
     with pytest.raises(BadIndex, match="is an index already"):
         Index.create(tmp_path / "index", embedder=embed)
     with reopen(tmp_path / "index") as index:
-        assert index.get("d1") == crashes.page(1)
+        assert index.get("d1") == crashes.make_document(1)
         assert index.check() == []
 
 
@@ -434,7 +442,7 @@ def test_a_second_writing_thread_is_told_so(tmp_path: Path) -> None:
             return super().__call__(texts, kind)
 
     with create(tmp_path / "index", Waiting()) as index, ThreadPoolExecutor(1) as thread:
-        first = thread.submit(index.add, [crashes.page(1)])
+        first = thread.submit(index.add, [crashes.make_document(1)])
         assert entered.wait(60)
         with reopen(index.path) as other:
             for writer in (index, other):
@@ -443,7 +451,7 @@ def test_a_second_writing_thread_is_told_so(tmp_path: Path) -> None:
         gate.set()
         assert first.result().new == 1
         with reopen(index.path) as other:
-            other.add([crashes.page(2)])
+            other.add([crashes.make_document(2)])
         assert len(index) == 2
         index.remove(["d1"])
 
@@ -454,7 +462,7 @@ def test_a_second_writer_is_refused_at_once(
     op = OPS.index("import")
     path = shutil.copytree(small[op + 1].path, tmp_path / "index")
     ready, gate = tmp_path / "ready", tmp_path / "gate"
-    holder = forks.start(crashes.hold, path, ready, gate)
+    holder = forks.start(crashes.keep_writing, path, ready, gate)
     until(ready.exists)
     with reopen(path) as index:
         for write in writes(index):
@@ -463,13 +471,13 @@ def test_a_second_writer_is_refused_at_once(
         for method, scores in scores_of(index).items():  # reading is fine
             if method != "sharp":  # words are rarer or not with those of documents that wait
                 assert_close(scores, small[op + 1].scores[method], 1e-6)
-        assert index.get("d1") == crashes.page(1)
+        assert index.get("d1") == crashes.make_document(1)
         gate.touch()
         assert forks.wait(holder) == 0
         assert index.unknown(["d50", "d51", "d52"]) == set()
         assert all_scores(index, "q").keys() >= {"d50", "d51", "d52"}
-        index.add([crashes.page(1, version=3)])
-        assert index.get("d1") == crashes.page(1, version=3)
+        index.add([crashes.make_document(1, version=3)])
+        assert index.get("d1") == crashes.make_document(1, version=3)
         assert index.check() == []
 
 
@@ -478,7 +486,7 @@ def test_a_killed_writer_stands_in_nobodys_way(
 ) -> None:
     path = shutil.copytree(small[1].path, tmp_path / "index")
     ready = tmp_path / "ready"
-    holder = forks.start(crashes.hold, path, ready, tmp_path / "never")
+    holder = forks.start(crashes.keep_writing, path, ready, tmp_path / "never")
     until(ready.exists)
     with reopen(path) as index:
         with pytest.raises(IndexBusy):
@@ -573,30 +581,30 @@ def test_threads_that_see_different_versions_keep_them_apart(
 
     monkeypatch.setattr("strop.search.views.Layout", slow_in_one_thread)
     with create(tmp_path / "index") as index, reopen(tmp_path / "index") as writer:
-        writer.add(crashes.page(i) for i in range(10))
+        writer.add(crashes.make_document(i) for i in range(10))
         with reopen(tmp_path / "index") as other:
-            old = all_scores(other, crashes.ASKED)
+            old = all_scores(other, crashes.QUERY)
         with ThreadPoolExecutor(1) as thread:
-            slow = thread.submit(all_scores, index, crashes.ASKED)
+            slow = thread.submit(all_scores, index, crashes.QUERY)
             assert begun.wait(60)
             writer.remove(["d0", "d4"])
-            writer.add([crashes.page(10)])
-            new = all_scores(index, crashes.ASKED)
+            writer.add([crashes.make_document(10)])
+            new = all_scores(index, crashes.QUERY)
             go_on.set()
             assert slow.result() == old
-        assert all_scores(index, crashes.ASKED) == new
+        assert all_scores(index, crashes.QUERY) == new
         assert new.keys() == old.keys() - {"d0", "d4"} | {"d10"}
 
 
 def test_a_change_is_seen_by_the_next_search(tmp_path: Path) -> None:
     with create(tmp_path / "index") as index, reopen(tmp_path / "index") as other:
-        index.add(crashes.page(i) for i in range(20))
+        index.add(crashes.make_document(i) for i in range(20))
         for i in range(20):
             for reader in (other, index):
-                assert f"d{i}" in all_scores(reader, crashes.ASKED)
+                assert f"d{i}" in all_scores(reader, crashes.QUERY)
             index.remove([f"d{i}"])
             for reader in (other, index):
-                assert f"d{i}" not in all_scores(reader, crashes.ASKED)
+                assert f"d{i}" not in all_scores(reader, crashes.QUERY)
 
 
 def test_many_threads_find_what_one_finds(large: list[Chapter]) -> None:
@@ -615,10 +623,10 @@ def test_many_threads_find_what_one_finds(large: list[Chapter]) -> None:
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="cannot count open files")
 def test_threads_that_end_leave_no_file_open(large: list[Chapter]) -> None:
     with reopen(large[1].path) as index:
-        index.search(crashes.ASKED)
+        index.search(crashes.QUERY)
         before = len(list(Path("/proc/self/fd").iterdir()))
         for _ in range(20):
-            thread = threading.Thread(target=index.search, args=(crashes.ASKED,))
+            thread = threading.Thread(target=index.search, args=(crashes.QUERY,))
             thread.start()
             thread.join()
         assert len(list(Path("/proc/self/fd").iterdir())) <= before + 4

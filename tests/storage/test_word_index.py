@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import fakes
-from helpers.words import assert_words_are_those_of_the_texts
+from helpers.words import assert_words_match_texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,7 +40,7 @@ def wanted(index: Index, sets: tuple[str, ...]) -> list[float]:
 
 
 def assert_shares_are_those_of_the_texts(index: Index) -> None:
-    assert_words_are_those_of_the_texts(index)
+    assert_words_match_texts(index)
     with index.catalog.reading():
         names = [name for name in ("own", "other") if name in index.catalog.sets.all()]
         for size in range(len(names) + 1):
@@ -96,7 +96,7 @@ def test_words_are_those_of_the_texts(steps: list[tuple[Any, ...]], wide: int) -
                 if name == "reopen":
                     index.close()
                     index = fakes.reopen(Path(folder) / "index")
-                assert_words_are_those_of_the_texts(index)
+                assert_words_match_texts(index)
         finally:
             index.close()
 
@@ -145,7 +145,7 @@ def test_languages_are_detected_again_when_there_are_ten_times_as_many(tmp_path:
         assert index.catalog.words.tokenizer().languages["latin"] == "english"
         index.add([{"id": "tenth", "text": GERMAN}])
         assert index.catalog.words.tokenizer().languages["latin"] == "german"
-        assert_words_are_those_of_the_texts(index)
+        assert_words_match_texts(index)
         assert index.search("Wald", 1, "bm25").scores[0, 0] > 0
 
 
@@ -186,7 +186,7 @@ def test_damaged_words_are_found_and_counted_again(index: Index, damage: str) ->
         assert other.check()
         other.check(repair=True)
         assert other.check() == []
-        assert_words_are_those_of_the_texts(other)
+        assert_words_match_texts(other)
 
 
 def test_lengths_that_only_the_seal_finds_are_counted_again(index: Index) -> None:
@@ -201,7 +201,7 @@ def test_lengths_that_only_the_seal_finds_are_counted_again(index: Index) -> Non
         )
         other_index.check(repair=True)
         assert other_index.check() == []
-        assert_words_are_those_of_the_texts(other_index)
+        assert_words_match_texts(other_index)
         np.testing.assert_array_equal(other_index.search("fox", 4, "bm25").scores, before)
 
 
@@ -232,7 +232,7 @@ def test_a_repair_that_is_stopped_hides_no_damage(
         assert other.check()
         other.check(repair=True)
         assert other.check() == []
-        assert_words_are_those_of_the_texts(other)
+        assert_words_match_texts(other)
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_what_a_failed_commit_changed_has_no_words(index: Index) -> None:
         index.add([{"id": "new", "text": "zebra"}, {"id": "new", "text": "again"}])
     index.add([{"id": "later", "text": "dog"}])
     assert index.catalog.words.load([0])[0].generation == generation + 1
-    assert_words_are_those_of_the_texts(index)
+    assert_words_match_texts(index)
 
 
 def test_the_words_of_an_index_take_space_that_info_tells(index: Index) -> None:
