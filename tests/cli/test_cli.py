@@ -1,4 +1,4 @@
-"""The command: every verb, what it prints for people and for machines, and how it ends."""
+"""The command line: the text and JSON output of every verb, exit codes, errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any
 import ir_measures
 import pytest
 from filelock import FileLock
-from helpers.commands import Ran, beir, jsonl, python_m_strop, strop
+from helpers.commands import CommandResult, beir, jsonl, python_m_strop, strop
 from helpers.files import read_run
 
 from strop import Index, __version__
@@ -35,9 +35,9 @@ SETTINGS = "sharp:alpha=2:temperature=0.1:sets=simple+sentences:n=5"
 NEW = {"id": "pathlib.Path.touch", "text": "Create this file if it does not exist."}
 
 
-# -- every verb, for people and for machines ---------------------------------------------------
+# -- the output of every verb ------------------------------------------------------------------
 
-# The arguments of each verb, words people must see, and the keys machines must find.
+# Of each verb: its arguments, words in its text output, keys in its JSON output.
 VERBS: dict[str, tuple[list[str], str, set[str]]] = {
     "build": (["CORPUS", "-o", "NEW"], "60 documents (60 new)", {"new", "documents", "queries"}),
     "add": (["INDEX", "MORE"], "61 documents (1 new)", {"new", "changed", "unchanged", "empty"}),
@@ -61,18 +61,17 @@ VERBS: dict[str, tuple[list[str], str, set[str]]] = {
 }
 
 
-def test_no_verb_is_forgotten() -> None:
-    # These have tests of their own.
-    own = {
+def test_every_verb_is_listed_here() -> None:
+    tested_elsewhere = {
         "analyse", "cluster", "demo", "export", "mcp", "publish", "report", "reproduce", "serve",
         "triplets",
     }  # fmt: skip
-    assert {*VERBS, *own} == set(main.commands)
+    assert {*VERBS, *tested_elsewhere} == set(main.commands)
 
 
 @pytest.fixture
-def given(index: Path, corpus: Path, dataset: Path, tmp_path: Path) -> Callable[[str], list[str]]:
-    """Return the arguments of a verb with real paths in them."""
+def args_of(index: Path, corpus: Path, dataset: Path, tmp_path: Path) -> Callable[[str], list[str]]:
+    """Return a function that gives the arguments of a verb, with real paths."""
     more = tmp_path / "more.jsonl"
     more.write_text(jsonl(NEW))
     paths = {"INDEX": index, "CORPUS": corpus, "DATASET": dataset, "MORE": more}
@@ -81,38 +80,38 @@ def given(index: Path, corpus: Path, dataset: Path, tmp_path: Path) -> Callable[
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_speaks_to_people(verb: str, given: Callable[[str], list[str]]) -> None:
-    ran = strop(*given(verb))
-    assert (ran.code, ran.stderr) == (0, "")
-    assert VERBS[verb][1] in ran.stdout
+def test_text_output(verb: str, args_of: Callable[[str], list[str]]) -> None:
+    result = strop(*args_of(verb))
+    assert (result.code, result.stderr) == (0, "")
+    assert VERBS[verb][1] in result.stdout
     with pytest.raises(json.JSONDecodeError):
-        json.loads(ran.stdout)
+        json.loads(result.stdout)
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_speaks_to_machines(verb: str, given: Callable[[str], list[str]]) -> None:
-    ran = strop(*given(verb), "--json")
-    assert ran.json.keys() >= VERBS[verb][2]
-    assert ran.stderr == ""
+def test_json_output(verb: str, args_of: Callable[[str], list[str]]) -> None:
+    result = strop(*args_of(verb), "--json")
+    assert result.json.keys() >= VERBS[verb][2]
+    assert result.stderr == ""
 
 
-def test_the_version_and_the_bare_command() -> None:
+def test_version_and_short_help() -> None:
     assert strop("--version").stdout == f"strop, version {__version__}\n"
     assert "Build an index:" in strop("-h").stdout
 
 
-# -- quick to start ----------------------------------------------------------------------------
+# -- help --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("verb", main.commands)
 def test_help(verb: str) -> None:
-    ran = strop(verb, "--help")
-    assert (ran.code, ran.stderr) == (0, "")
-    assert ran.stdout.startswith(f"Usage: strop {verb} ")
-    assert "--json" in ran.stdout or verb in {"cluster", "mcp", "serve"}
+    result = strop(verb, "--help")
+    assert (result.code, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"Usage: strop {verb} ")
+    assert "--json" in result.stdout or verb in {"cluster", "mcp", "serve"}
 
 
-def test_help_loads_nothing_heavy() -> None:
+def test_help_imports_no_heavy_package() -> None:
     code = """if True:
         import sys
         from strop.cli.main import main
@@ -126,7 +125,7 @@ def test_help_loads_nothing_heavy() -> None:
     assert done.stdout.count("Usage:") == len(main.commands)
 
 
-# -- how it ends -------------------------------------------------------------------------------
+# -- exit codes and errors ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -152,52 +151,54 @@ def test_help_loads_nothing_heavy() -> None:
     ],
     ids=" ".join,
 )
-def test_wrong_usage_ends_with_2(
+def test_usage_errors_exit_with_2(
     args: list[str], index: Path, corpus: Path, dataset: Path, tmp_path: Path
 ) -> None:
     paths = {"INDEX": index, "CORPUS": corpus, "DATASET": dataset, "NEW": tmp_path / "new"}
-    ran = strop(*(paths.get(arg, arg) for arg in args))
-    assert (ran.code, ran.stdout) == (2, "")
-    assert ran.stderr.startswith("Usage:")
-    assert "\nError: " in ran.stderr
+    result = strop(*(paths.get(arg, arg) for arg in args))
+    assert (result.code, result.stdout) == (2, "")
+    assert result.stderr.startswith("Usage:")
+    assert "\nError: " in result.stderr
     assert not paths["NEW"].exists()
 
 
-def test_an_error_is_one_line_on_standard_error_and_ends_with_1(tmp_path: Path) -> None:
-    ran = python_m_strop("info", tmp_path / "none.index", "--json")
-    assert (ran.code, ran.stdout) == (1, "")
-    assert ran.stderr.startswith("error: ")
-    assert ran.stderr.count("\n") == 1
-    assert f"strop build CORPUS -o {tmp_path / 'none.index'}" in ran.stderr
+def test_an_error_is_one_line_on_stderr_and_exits_with_1(tmp_path: Path) -> None:
+    result = python_m_strop("info", tmp_path / "none.index", "--json")
+    assert (result.code, result.stdout) == (1, "")
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert f"strop build CORPUS -o {tmp_path / 'none.index'}" in result.stderr
 
 
-def test_a_message_of_several_lines_is_folded(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_of_several_lines_is_joined(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: Index) -> None:
         from strop.errors import ServiceError
 
         raise ServiceError("the server said:\n  [red]no[/] :warning:\n")
 
     monkeypatch.setattr(Index, "info", fail)
-    assert strop("info", index) == Ran(1, "", "error: the server said:   [red]no[/] :warning:\n")
+    assert strop("info", index) == CommandResult(
+        1, "", "error: the server said:   [red]no[/] :warning:\n"
+    )
 
 
-def test_a_file_that_cannot_be_used_is_no_traceback(index: Path, dataset: Path) -> None:
-    ran = strop("eval", index, dataset, "--run-out", index / "catalog.sqlite" / "runs")
-    assert (ran.code, ran.stdout) == (1, "")
-    assert ran.stderr == f"error: {index / 'catalog.sqlite' / 'runs'}: Not a directory\n"
+def test_an_os_error_prints_no_traceback(index: Path, dataset: Path) -> None:
+    result = strop("eval", index, dataset, "--run-out", index / "catalog.sqlite" / "runs")
+    assert (result.code, result.stdout) == (1, "")
+    assert result.stderr == f"error: {index / 'catalog.sqlite' / 'runs'}: Not a directory\n"
 
 
-def test_ctrl_c_says_that_nothing_is_lost(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_exits_with_130(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(self: Index, *_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Index, "finish", stop)
-    ran = strop("finish", index)
-    assert (ran.code, ran.stdout) == (130, "")
-    assert ran.stderr.startswith("stopped.")
+    result = strop("finish", index)
+    assert (result.code, result.stdout) == (130, "")
+    assert result.stderr.startswith("stopped.")
 
 
-def test_a_closed_pipe_ends_quietly(index: Path) -> None:
+def test_a_closed_pipe_prints_no_error(index: Path) -> None:
     command = [sys.executable, "-m", "strop", "show", str(index), "shutil.move"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         assert running.stdout is not None
@@ -206,58 +207,58 @@ def test_a_closed_pipe_ends_quietly(index: Path) -> None:
         assert running.stderr.read() == b""
 
 
-def test_a_second_writer_is_turned_away_and_readers_are_not(index: Path, corpus: Path) -> None:
+def test_a_second_writer_is_refused_and_readers_are_not(index: Path, corpus: Path) -> None:
     with FileLock(index / "writer.lock"):
-        ran = strop("add", index, corpus)
-        assert (ran.code, ran.stdout) == (1, "")
-        assert f"another process is writing to {index}" in ran.stderr
+        result = strop("add", index, corpus)
+        assert (result.code, result.stdout) == (1, "")
+        assert f"another process is writing to {index}" in result.stderr
         assert len(strop("search", index, "copy", "--json").json["hits"]) == 10
 
 
-# -- pipes and terminals -----------------------------------------------------------------------
+# -- pipes -------------------------------------------------------------------------------------
 
 
-def test_nothing_but_the_answer_is_piped(corpus: Path, tmp_path: Path) -> None:
+def test_only_the_result_is_piped(corpus: Path, tmp_path: Path) -> None:
     text = corpus.read_text("utf-8")
-    ran = python_m_strop("build", "-", "-o", "docs.index", cwd=tmp_path, input=text)
-    assert (ran.code, ran.stderr) == (0, "")
-    assert ran.stdout.startswith("60 documents (60 new), sharpened by ")
-    assert ran.stdout.endswith(" in docs.index\n")
-    assert ran.stdout.count("\n") == 1
+    result = python_m_strop("build", "-", "-o", "docs.index", cwd=tmp_path, input=text)
+    assert (result.code, result.stderr) == (0, "")
+    assert result.stdout.startswith("60 documents (60 new), sharpened by ")
+    assert result.stdout.endswith(" in docs.index\n")
+    assert result.stdout.count("\n") == 1
 
 
-# -- build: where documents come from ----------------------------------------------------------
+# -- build: formats and options ----------------------------------------------------------------
 
-THREE = [
+ROWS = [
     {"id": "a1", "title": "Copying", "text": "Copy a file and its permissions.", "year": "1999"},
     {"id": "b2", "title": "Moving", "text": "Move a folder, with all\nthat is in it.", "year": "1"},
     {"id": "c3", "title": "Deleting", "text": 'Delete a "tree" of folders.', "year": "2020"},
 ]
 
 
-def test_build_reads_what_the_options_describe(tmp_path: Path) -> None:
+def test_build_reads_the_format_that_the_options_describe(tmp_path: Path) -> None:
     with open(tmp_path / "docs.data", "w", encoding="utf-8", newline="") as file:
-        rows = csv.writer(file, delimiter=";")
-        rows.writerows([("key", "headline", "body", "year"), *(one.values() for one in THREE)])
+        writer = csv.writer(file, delimiter=";")
+        writer.writerows([("key", "headline", "body", "year"), *(row.values() for row in ROWS)])
     fields = ["--id-field", "key", "--text-field", "body", "--title-field", "headline"]
-    how = ["--format", "csv", "--delimiter", ";", *fields]
+    options = ["--format", "csv", "--delimiter", ";", *fields]
     index = tmp_path / "x.index"
-    assert strop("build", tmp_path / "docs.data", "-o", index, *how, "--json").json["new"] == 3
-    for one in THREE:
-        shown = strop("show", index, one["id"], "--json").json
+    assert strop("build", tmp_path / "docs.data", "-o", index, *options, "--json").json["new"] == 3
+    for row in ROWS:
+        shown = strop("show", index, row["id"], "--json").json
         assert {key: shown[key] for key in ("id", "title", "text")} | shown["metadata"] == {
-            **one, "year": int(one["year"])  # a number in CSV
+            **row, "year": int(row["year"])  # a number in CSV
         }  # fmt: skip
 
 
 def test_build_reads_standard_input(tmp_path: Path) -> None:
     index = tmp_path / "x.index"
-    assert strop("build", "-", "-o", index, "--json", stdin=jsonl(*THREE)).json["new"] == 3
+    assert strop("build", "-", "-o", index, "--json", stdin=jsonl(*ROWS)).json["new"] == 3
     added = strop("add", index, "-", "--json", stdin=jsonl(NEW)).json
     assert (added["new"], added["documents"]) == (1, 4)
 
 
-def test_build_takes_the_language_of_the_words(corpus: Path, tmp_path: Path) -> None:
+def test_build_sets_the_language_of_keyword_matching(corpus: Path, tmp_path: Path) -> None:
     path = tmp_path / "x.index"
     strop("build", corpus, "-o", path, "--language", "german", "--queries", "none")
     with Index.open(path) as index:
@@ -267,10 +268,10 @@ def test_build_takes_the_language_of_the_words(corpus: Path, tmp_path: Path) -> 
     assert "keeps its language for stemming" in again.stderr
 
 
-# -- build and add: again, and with changes ----------------------------------------------------
+# -- build and add: unchanged and changed documents --------------------------------------------
 
 
-def test_build_again_does_nothing(index: Path, corpus: Path) -> None:
+def test_a_second_build_changes_nothing(index: Path, corpus: Path) -> None:
     before = {file.name: file.read_bytes() for file in (index / "vectors").iterdir()}
     again = strop("build", corpus, "-o", index, "--json").json
     assert (again["new"], again["changed"], again["unchanged"]) == (0, 0, 60)
@@ -279,24 +280,24 @@ def test_build_again_does_nothing(index: Path, corpus: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes and links")
 @pytest.mark.parametrize("linked", [False, True])
-def test_a_failed_build_leaves_an_empty_folder_as_it_was(linked: bool, tmp_path: Path) -> None:
-    folder, given = tmp_path / "folder", tmp_path / "given"
+def test_a_failed_build_does_not_change_an_empty_folder(linked: bool, tmp_path: Path) -> None:
+    folder, output = tmp_path / "folder", tmp_path / "given"
     folder.mkdir(mode=0o700)
     (tmp_path / "docs.jsonl").write_text("no JSON")
     if linked:
-        given.symlink_to(folder)
-    was = folder.stat()
-    ran = strop("build", tmp_path / "docs.jsonl", "-o", given if linked else folder)
-    assert ran.code == 1
-    now = folder.stat()
-    assert (now.st_ino, now.st_mode, [*folder.iterdir()]) == (was.st_ino, was.st_mode, [])
-    assert given.is_symlink() == linked
+        output.symlink_to(folder)
+    before = folder.stat()
+    result = strop("build", tmp_path / "docs.jsonl", "-o", output if linked else folder)
+    assert result.code == 1
+    after = folder.stat()
+    assert (after.st_ino, after.st_mode, [*folder.iterdir()]) == (before.st_ino, before.st_mode, [])
+    assert output.is_symlink() == linked
     new = tmp_path / "new"
     assert strop("build", tmp_path / "docs.jsonl", "-o", new).code == 1
     assert not new.exists()
 
 
-def test_build_takes_in_just_what_changed(index: Path, corpus: Path, tmp_path: Path) -> None:
+def test_build_updates_only_changed_documents(index: Path, corpus: Path, tmp_path: Path) -> None:
     lines = corpus.read_text("utf-8").splitlines()
     record = json.loads(lines[30])
     record["text"] = "Polish the brass of the ship until it shines. Then take a rest."
@@ -304,8 +305,8 @@ def test_build_takes_in_just_what_changed(index: Path, corpus: Path, tmp_path: P
     changed = tmp_path / "changed.jsonl"
     changed.write_text("\n".join([*lines, json.dumps(NEW)]), "utf-8")
     before = (index / "vectors" / "documents.f32").read_bytes()
-    ran = strop("build", changed, "-o", index, "--json").json
-    assert (ran["new"], ran["changed"], ran["unchanged"], ran["documents"]) == (1, 1, 59, 61)
+    info = strop("build", changed, "-o", index, "--json").json
+    assert (info["new"], info["changed"], info["unchanged"], info["documents"]) == (1, 1, 59, 61)
     after = (index / "vectors" / "documents.f32").read_bytes()
     assert after[: len(before)] == before
     assert len(after) - len(before) == 2 * 256 * 4
@@ -315,23 +316,21 @@ def test_build_takes_in_just_what_changed(index: Path, corpus: Path, tmp_path: P
     assert stored == [record["title"], record["text"].split(". ")[0] + ".", "Then take a rest."]
 
 
-def test_build_again_keeps_the_settings_and_the_embedder_of_the_index(
-    corpus: Path, tmp_path: Path
-) -> None:
+def test_a_second_build_keeps_settings_and_embedder(corpus: Path, tmp_path: Path) -> None:
     index = tmp_path / "x.index"
     assert strop("build", corpus, "-o", index, "--option", "dim=64").code == 0
     assert strop("queries", index, "--style", "sentences", "--n", "1").code == 0
     again = strop("build", corpus, "-o", index, "--json").json
     assert again["queries"] == {"sentences": 60}
     assert strop("info", index, "--json").json["embedder"]["dim"] == 64
-    form = strop("build", corpus, "-o", index, "--query-vectors", "int8")
-    assert (form.code, f"strop compact {index} --query-vectors int8" in form.stderr) == (2, True)
+    int8 = strop("build", corpus, "-o", index, "--query-vectors", "int8")
+    assert (int8.code, f"strop compact {index} --query-vectors int8" in int8.stderr) == (2, True)
     language = strop("build", corpus, "-o", index, "--language", "german")
     assert (language.code, "keeps its language for stemming" in language.stderr) == (2, True)
     assert "vectors" not in language.stderr
 
 
-def test_build_with_nothing_to_sharpen_with_yet(corpus: Path, tmp_path: Path) -> None:
+def test_build_without_queries_searches_with_trad(corpus: Path, tmp_path: Path) -> None:
     index = tmp_path / "x.index"
     built = strop("build", corpus, "-o", index, "--queries", "none", "--json").json
     assert built["queries"] == {}
@@ -344,35 +343,35 @@ def test_build_with_nothing_to_sharpen_with_yet(corpus: Path, tmp_path: Path) ->
 # -- remove, show, queries, finish, check ------------------------------------------------------
 
 
-def test_remove_by_name_by_file_and_from_standard_input(index: Path, tmp_path: Path) -> None:
+def test_remove_by_id_by_file_and_from_standard_input(index: Path, tmp_path: Path) -> None:
     ids = tmp_path / "ids.txt"
     ids.write_text("shutil.copy2\n\n  shutil.move\nshutil.copy2\n")
-    ran = strop("remove", index, "str.center", "--file", ids, "--json").json
-    assert ran == {"removed": 3, "documents": 57}
+    report = strop("remove", index, "str.center", "--file", ids, "--json").json
+    assert report == {"removed": 3, "documents": 57}
     assert strop("remove", index, "--file", "-", "--json", stdin="shutil.copy\n").json == {
         "removed": 1,
         "documents": 56,
     }
-    found = strop("search", index, "copy a file", "-k", "60", "--json").json["hits"]
-    assert len(found) == 56
-    assert not {"shutil.copy2", "shutil.move", "shutil.copy"} & {hit["id"] for hit in found}
+    hits = strop("search", index, "copy a file", "-k", "60", "--json").json["hits"]
+    assert len(hits) == 56
+    assert not {"shutil.copy2", "shutil.move", "shutil.copy"} & {hit["id"] for hit in hits}
 
 
-def test_everything_can_be_removed(index: Path, documents: list[Document]) -> None:
+def test_all_documents_can_be_removed(index: Path, documents: list[Document]) -> None:
     assert strop("remove", index, *(document.id for document in documents)).code == 0
     assert strop("search", index, "copy", "--json").json["hits"] == []
     assert strop("info", index, "--json").json["documents"] == 0
 
 
 def test_show_has_the_document_and_its_queries(index: Path, documents: list[Document]) -> None:
-    one = documents[7]
-    shown = strop("show", index, one.id, "--json").json
-    assert (shown["id"], shown["title"], shown["text"]) == (one.id, one.title, one.text)
-    assert shown["queries"]["simple"][0] == f"what is {one.id} for"
-    assert shown["queries"]["sentences"][0] == one.title
-    people = strop("show", index, one.id).stdout
-    assert one.text.splitlines()[-1] in people
-    assert f"  - what is {one.id} for" in people
+    doc = documents[7]
+    shown = strop("show", index, doc.id, "--json").json
+    assert (shown["id"], shown["title"], shown["text"]) == (doc.id, doc.title, doc.text)
+    assert shown["queries"]["simple"][0] == f"what is {doc.id} for"
+    assert shown["queries"]["sentences"][0] == doc.title
+    output = strop("show", index, doc.id).stdout
+    assert doc.text.splitlines()[-1] in output
+    assert f"  - what is {doc.id} for" in output
 
 
 def test_queries_replace_and_report_unknown_ids(index: Path, tmp_path: Path) -> None:
@@ -384,12 +383,13 @@ def test_queries_replace_and_report_unknown_ids(index: Path, tmp_path: Path) -> 
         )
     )
     args = ["--set", "contrastive", "--n", "2", "--json"]
-    ran = strop("queries", index, "--file", lists, *args)
-    assert ran.json["set"] == "contrastive"
-    assert (ran.json["queries"], ran.json["documents"], ran.json["unknown_ids"]) == (2, 1, 1)
-    assert ran.stderr.startswith("warning: left out 1 list of an unknown id")
-    assert "nowhere" in ran.stderr
-    assert ran.stderr.count("\n") == 1
+    result = strop("queries", index, "--file", lists, *args)
+    report = result.json
+    assert report["set"] == "contrastive"
+    assert (report["queries"], report["documents"], report["unknown_ids"]) == (2, 1, 1)
+    assert result.stderr.startswith("warning: left out 1 list of an unknown id")
+    assert "nowhere" in result.stderr
+    assert result.stderr.count("\n") == 1
     stored = strop("show", index, "shutil.move", "--json").json["queries"]["contrastive"]
     assert stored == ["put a file elsewhere", "rename"]
     other = jsonl({"id": "shutil.move", "queries": ["carry"]})
@@ -398,39 +398,39 @@ def test_queries_replace_and_report_unknown_ids(index: Path, tmp_path: Path) -> 
     assert stored == ["carry"]
 
 
-def test_queries_of_an_older_text_are_named_and_can_be_kept(index: Path, tmp_path: Path) -> None:
+def test_outdated_queries_are_reported_and_can_be_kept(index: Path, tmp_path: Path) -> None:
     file, changed = tmp_path / "queries.jsonl", tmp_path / "changed.jsonl"
     file.write_text(jsonl({"id": "shutil.move", "queries": ["what is it"]}))
     changed.write_text(jsonl({"id": "shutil.move", "text": "Something else."}))
     assert strop("queries", index, "--file", file, "--set", "mine").code == 0
     assert strop("add", index, changed).code == 0
-    shown = " ".join(strop("info", index).stdout.split())
-    assert "1 list older than its text" in shown
-    assert f"strop queries {index} --set mine --file FILE" in shown
-    assert "--keep-queries" in shown
+    output = " ".join(strop("info", index).stdout.split())
+    assert "1 list older than its text" in output
+    assert f"strop queries {index} --set mine --file FILE" in output
+    assert "--keep-queries" in output
     assert strop("add", index, changed, "--keep-queries", "--json").json["unchanged"] == 1
     assert "older than" not in strop("info", index).stdout
 
 
-def test_expanded_text_is_no_query_set_and_waits_for_no_finish(index: Path) -> None:
-    ran = strop("search", index, "copy", "--method", "doc2query", "--json").json
-    assert len(ran["hits"]) == 10
+def test_augmented_documents_are_no_query_set_and_need_no_finish(index: Path) -> None:
+    report = strop("search", index, "copy", "--method", "doc2query", "--json").json
+    assert len(report["hits"]) == 10
     added = strop("add", index, "-", "--json", stdin=jsonl(NEW)).json
     assert set(added["queries"]) == {"sentences", "simple"}
     assert "augmented:" not in strop("finish", index).stdout
     assert "waiting" not in strop("info", index).stdout
 
 
-def test_check_and_repair_report_to_people_and_machines(index: Path) -> None:
+def test_check_and_repair_report_damage(index: Path) -> None:
     file = index / "vectors" / "documents.f32"
     os.truncate(file, 256 * 4 * 10 + 7)
-    ran = strop("check", index)
-    assert (ran.code, ran.stderr) == (1, "")
-    first, last = ran.stdout.splitlines()
+    result = strop("check", index)
+    assert (result.code, result.stderr) == (1, "")
+    first, last = result.stdout.splitlines()
     assert first == "vectors/documents.f32 holds 10 of 60 vectors"
     assert f"strop check {index} --repair" in last
-    ran = strop("check", index, "--json")
-    assert (ran.code, json.loads(ran.stdout)) == (
+    result = strop("check", index, "--json")
+    assert (result.code, json.loads(result.stdout)) == (
         1,
         {"problems": [first], "repaired": False, "waiting": 0, "refused": []},
     )
@@ -443,18 +443,18 @@ def test_check_and_repair_report_to_people_and_machines(index: Path) -> None:
     assert strop("check", index).stdout == "No damage found\n"
 
 
-def test_check_says_what_waits(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_reports_what_waits(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*args: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(Pipeline, "run", stop)
-        line = json.dumps({"id": "new", "text": "What came last."})
-        assert strop("add", index, "-", stdin=line).code != 0
+        record = json.dumps({"id": "new", "text": "What came last."})
+        assert strop("add", index, "-", stdin=record).code != 0
     assert strop("check", index, "--json").json["waiting"] > 0
-    whole, waits = strop("check", index).stdout.splitlines()
-    assert whole == "No damage found"
-    assert f"strop finish {index}" in waits
+    first, last = strop("check", index).stdout.splitlines()
+    assert first == "No damage found"
+    assert f"strop finish {index}" in last
     strop("finish", index)
     assert strop("check", index).stdout == "No damage found\n"
 
@@ -469,7 +469,7 @@ def test_build_and_info_give_the_same_size(corpus: Path, tmp_path: Path) -> None
 # -- search ------------------------------------------------------------------------------------
 
 
-def test_search_says_what_waits(
+def test_search_warns_of_what_waits_to_be_embedded(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(*args: object) -> None:
@@ -481,74 +481,74 @@ def test_search_says_what_waits(
         assert strop("build", corpus, "-o", path, "--queries", "none").code == 130
     with warnings.catch_warnings():
         warnings.simplefilter("default")  # as outside of tests, where it is no error
-        ran = strop("search", path, "copy a file", "--method", "trad")
-    assert ran.code == 0
-    assert "60 of its documents and query lists wait to be embedded" in ran.stderr
-    assert f"strop finish {path}" in ran.stderr
-    assert ran.stderr.count("\n") == 1
+        result = strop("search", path, "copy a file", "--method", "trad")
+    assert result.code == 0
+    assert "60 of its documents and query lists wait to be embedded" in result.stderr
+    assert f"strop finish {path}" in result.stderr
+    assert result.stderr.count("\n") == 1
     strop("finish", path)
     assert strop("search", path, "copy a file", "--method", "trad").stderr == ""
 
 
 def _hits(index: Path, *options: str, query: str = "copy a file and its times") -> list[Any]:
-    found = strop("search", index, query, "-k", "60", "--json", *options).json["hits"]
-    return [(hit["id"], hit["score"]) for hit in found]
+    hits = strop("search", index, query, "-k", "60", "--json", *options).json["hits"]
+    return [(hit["id"], hit["score"]) for hit in hits]
 
 
-def test_search_ranks_all_and_k_of_them(index: Path, documents: list[Document]) -> None:
-    everything = _hits(index)
-    assert sorted(id_ for id_, _ in everything) == sorted(document.id for document in documents)
-    scores = [score for _, score in everything]
+def test_search_returns_all_hits_or_the_first_k(index: Path, documents: list[Document]) -> None:
+    all_hits = _hits(index)
+    assert sorted(id_ for id_, _ in all_hits) == sorted(document.id for document in documents)
+    scores = [score for _, score in all_hits]
     assert scores == sorted(scores, reverse=True)
-    few = strop("search", index, "copy a file and its times", "-k", "3", "--json").json
-    assert few["query"] == "copy a file and its times"
-    assert [hit["rank"] for hit in few["hits"]] == [1, 2, 3]
-    assert [(hit["id"], hit["score"]) for hit in few["hits"]] == everything[:3]
+    top = strop("search", index, "copy a file and its times", "-k", "3", "--json").json
+    assert top["query"] == "copy a file and its times"
+    assert [hit["rank"] for hit in top["hits"]] == [1, 2, 3]
+    assert [(hit["id"], hit["score"]) for hit in top["hits"]] == all_hits[:3]
 
 
 @pytest.mark.usefixtures("without_words")
-def test_settings_by_option_and_within_the_method_are_the_same(index: Path) -> None:
+def test_options_equal_the_settings_of_a_method_spec(index: Path) -> None:
     options = ["--alpha", "2", "--temperature", "0.1", "--sets", "simple+sentences", "--n", "5"]
     assert _hits(index, *options) == _hits(index, "--method", SETTINGS)
     assert _hits(index, *options) != _hits(index)
     weakest, plain = _hits(index, "--alpha", "0"), _hits(index, "--method", "trad")
     assert dict(weakest) == pytest.approx(dict(plain), abs=1e-5)
-    for one in (["--temperature", "inf"], ["--sets", "simple"], ["--n", "1"], ["--alpha", "3"]):
-        assert _hits(index, *one) != _hits(index), one
+    for other in (["--temperature", "inf"], ["--sets", "simple"], ["--n", "1"], ["--alpha", "3"]):
+        assert _hits(index, *other) != _hits(index), other
 
 
 @pytest.mark.parametrize("options", [[], ["--method", SETTINGS], ["--method", "maxsim"],
                                      ["--method", "simsharp", "--temperature", "0"]])  # fmt: skip
-def test_what_moved_a_document_adds_up(index: Path, options: list[str]) -> None:
-    asked = ["search", str(index), "remove a whole folder", "-k", "5", "--explain", *options]
-    ran = strop(*asked, "--json").json
-    assert len(ran["hits"]) == 5
-    for hit in ran["hits"]:
-        told = hit["explanation"]
-        assert told["id"] == hit["id"]
-        assert len(told["queries"]) >= 2
-        total = told["plain"] + sum(part["moved"] for part in told["queries"]) + told["words"]
-        assert total == pytest.approx(told["score"], abs=1e-4)
-        assert told["score"] + told["feedback"] == pytest.approx(hit["score"], abs=1e-4)
-    if "maxsim" in options or "simsharp" in options:  # they have none
-        assert max(abs(hit["explanation"]["feedback"]) for hit in ran["hits"]) < 1e-4
-    people = strop(*asked).stdout
-    first = ran["hits"][0]
-    assert f"1. {first['id']}  {first['title']}\n" in people
-    assert f"{first['explanation']['plain']:.4f} plain" in people
-    assert people.count("similarity: cosine of this text and the query") == 1  # below all documents
+def test_explained_contributions_add_up_to_the_score(index: Path, options: list[str]) -> None:
+    args = ["search", str(index), "remove a whole folder", "-k", "5", "--explain", *options]
+    report = strop(*args, "--json").json
+    assert len(report["hits"]) == 5
+    for hit in report["hits"]:
+        parts = hit["explanation"]
+        assert parts["id"] == hit["id"]
+        assert len(parts["queries"]) >= 2
+        total = parts["plain"] + sum(query["moved"] for query in parts["queries"]) + parts["words"]
+        assert total == pytest.approx(parts["score"], abs=1e-4)
+        assert parts["score"] + parts["feedback"] == pytest.approx(hit["score"], abs=1e-4)
+    if "maxsim" in options or "simsharp" in options:  # without feedback
+        assert max(abs(hit["explanation"]["feedback"]) for hit in report["hits"]) < 1e-4
+    output = strop(*args).stdout
+    first = report["hits"][0]
+    assert f"1. {first['id']}  {first['title']}\n" in output
+    assert f"{first['explanation']['plain']:.4f} plain" in output
+    assert output.count("similarity: cosine of this text and the query") == 1  # below all hits
 
 
 # -- eval --------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("without_words")
-def test_eval_has_the_promised_shape(index: Path, dataset: Path) -> None:
+def test_eval_json_output(index: Path, dataset: Path) -> None:
     methods = f"trad,sharp,simsharp,maxsim,doc2query,{SETTINGS}"
-    ran = strop(
+    result = strop(
         "eval", index, dataset, "--methods", methods, "--measures", "nDCG@10,RR@5", "--json"
     )
-    report = ran.json
+    report = result.json
     assert report["dataset"] == "questions"
     assert report["queries"] == len(read_queries(dataset / "queries.jsonl")) >= 5
     assert list(report["results"]) == methods.split(",")
@@ -562,7 +562,7 @@ def test_eval_has_the_promised_shape(index: Path, dataset: Path) -> None:
     }  # fmt: skip
 
 
-def test_eval_options_stand_in_for_settings(index: Path, dataset: Path) -> None:
+def test_eval_options_equal_the_settings_of_a_method_spec(index: Path, dataset: Path) -> None:
     options = ["--alpha", "2", "--temperature", "0.1", "--sets", "simple+sentences", "--n", "5"]
     by_option = strop("eval", index, dataset, "--methods", "sharp", *options, "--json").json
     by_spec = strop("eval", index, dataset, "--methods", SETTINGS, "--json").json
@@ -570,23 +570,23 @@ def test_eval_options_stand_in_for_settings(index: Path, dataset: Path) -> None:
     assert by_option["settings"]["sharp"] == by_spec["settings"][SETTINGS]
 
 
-def test_two_names_of_one_measure_have_the_same_value(index: Path, dataset: Path) -> None:
+def test_two_names_of_a_measure_have_the_same_value(index: Path, dataset: Path) -> None:
     measures = ["--methods", "trad", "--measures", "AP@50,MAP@50", "--json"]
     values = strop("eval", index, dataset, *measures).json["results"]["trad"]
     assert values["AP@50"] == values["MAP@50"] > 0
 
 
-def test_eval_prints_percent_and_the_change(index: Path, dataset: Path) -> None:
+def test_eval_prints_percentages_and_changes(index: Path, dataset: Path) -> None:
     report = strop("eval", index, dataset, "--json").json
-    people = strop("eval", index, dataset, "--baseline", "sharp").stdout
+    output = strop("eval", index, dataset, "--baseline", "sharp").stdout
     for name in ("trad", "sharp"):
-        assert f"{100 * report['results'][name]['nDCG@10']:.2f}" in people
+        assert f"{100 * report['results'][name]['nDCG@10']:.2f}" in output
     change = report["results"]["trad"]["nDCG@10"] - report["results"]["sharp"]["nDCG@10"]
-    assert f"{100 * change:+.2f}" in people
-    assert "change against sharp" in people
+    assert f"{100 * change:+.2f}" in output
+    assert "change against sharp" in output
 
 
-def test_runs_read_back_and_score_the_same_elsewhere(
+def test_written_runs_score_the_same_in_ir_measures(
     index: Path, dataset: Path, tmp_path: Path
 ) -> None:
     runs = tmp_path / "new" / "runs"
@@ -603,38 +603,38 @@ def test_runs_read_back_and_score_the_same_elsewhere(
         assert run.keys() == qrels.keys()
         assert {len(ranked) for ranked in run.values()} == {50}
         measure = ir_measures.parse_measure("nDCG@10")
-        theirs = ir_measures.calc_aggregate([measure], qrels, run)[measure]
-        assert theirs == pytest.approx(report["results"][name]["nDCG@10"], abs=1e-9)
+        value = ir_measures.calc_aggregate([measure], qrels, run)[measure]
+        assert value == pytest.approx(report["results"][name]["nDCG@10"], abs=1e-9)
 
 
-def test_eval_leaves_out_queries_and_documents_of_the_same_id(
+def test_eval_can_ignore_queries_and_documents_of_the_same_id(
     index: Path, documents: list[Document], tmp_path: Path
 ) -> None:
-    own = {document.id: document.text for document in documents[:8]}
-    others = {id_: {documents[-1 - at].id: 1} for at, id_ in enumerate(own)}
-    folder = beir(tmp_path / "same", own, others)
+    queries = {document.id: document.text for document in documents[:8]}
+    qrels = {id_: {documents[-1 - at].id: 1} for at, id_ in enumerate(queries)}
+    folder = beir(tmp_path / "same", queries, qrels)
     args = ["--methods", "trad", "--measures", "R@59", "--run-out", str(tmp_path), "--json"]
     assert strop("eval", index, folder, *args).code == 0
-    whole = read_run(tmp_path / "same.trad.trec")
-    assert all(next(iter(ranked)) == query for query, ranked in whole.items())
-    left_out = ["--ignore-same-id", "--exclude-queries", documents[0].id]
-    report = strop("eval", index, folder, *args, *left_out).json
+    run = read_run(tmp_path / "same.trad.trec")
+    assert all(next(iter(ranked)) == query for query, ranked in run.items())
+    exclusions = ["--ignore-same-id", "--exclude-queries", documents[0].id]
+    report = strop("eval", index, folder, *args, *exclusions).json
     assert report["queries"] == 7
-    assert report["results"]["trad"]["R@59"] == 1.0  # each is among the other 59
+    assert report["results"]["trad"]["R@59"] == 1.0  # the relevant document is one of the other 59
     for query, ranked in read_run(tmp_path / "same.trad.trec").items():
         assert query not in ranked
         assert len(ranked) == 59
 
 
-def test_eval_warns_of_relevant_documents_that_are_missing(index: Path, dataset: Path) -> None:
-    gone = next(iter(next(iter(read_qrels(dataset / "qrels" / "test.tsv").values()))))
-    strop("remove", index, gone)
-    ran = strop("eval", index, dataset, "--json")
-    assert ran.json["judged_documents_missing"] == 1
-    assert ran.stderr.startswith("warning: 1 relevant document of questions not in the index")
+def test_eval_warns_of_missing_relevant_documents(index: Path, dataset: Path) -> None:
+    missing = next(iter(next(iter(read_qrels(dataset / "qrels" / "test.tsv").values()))))
+    strop("remove", index, missing)
+    result = strop("eval", index, dataset, "--json")
+    assert result.json["judged_documents_missing"] == 1
+    assert result.stderr.startswith("warning: 1 relevant document of questions not in the index")
 
 
-def test_a_warning_of_the_library_is_one_line_too(
+def test_a_warning_of_the_library_is_one_line(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.root, "handlers", [])  # as outside of tests: pytest adds its own
@@ -643,11 +643,11 @@ def test_a_warning_of_the_library_is_one_line_too(
         {"q1": "copy a file"},
         {"q1": {"shutil.copy": 1}, "q2": {"shutil.move": 1}},
     )
-    ran = strop("eval", index, folder, "--json")
-    assert ran.json["queries"] == 1
-    assert ran.stderr.startswith("warning: ")
-    assert "1 of 2 queries are not in" in ran.stderr
-    assert ran.stderr.count("\n") == 1
+    result = strop("eval", index, folder, "--json")
+    assert result.json["queries"] == 1
+    assert result.stderr.startswith("warning: ")
+    assert "1 of 2 queries are not in" in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 # -- demo --------------------------------------------------------------------------------------
@@ -655,36 +655,34 @@ def test_a_warning_of_the_library_is_one_line_too(
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[Document]:
-    """The part of the demo's corpus that answers its questions: all of it takes long to embed."""
-    ids = {id_ for answers in read_questions().qrels.values() for id_ in answers}
-    found = [document for document in read_stdlib(EVERYDAY) if document.id in ids]
-    monkeypatch.setattr("strop.io.stdlib_docs.read_stdlib", lambda _: found)
-    return found
+    """The demo documents that answer its questions; the whole corpus takes long to embed."""
+    ids = {id_ for relevant in read_questions().qrels.values() for id_ in relevant}
+    documents = [document for document in read_stdlib(EVERYDAY) if document.id in ids]
+    monkeypatch.setattr("strop.io.stdlib_docs.read_stdlib", lambda _: documents)
+    return documents
 
 
-def test_demo_for_people_and_for_machines(
-    answers: list[Document], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A table, three changes and what to type; run again, it finds its index there."""
+def test_demo(answers: list[Document], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It prints a table, three changes and two commands to try; a second run reuses its index."""
     folder = tmp_path / "py docs.index"
-    ran = strop("demo", "-o", folder)
-    assert (ran.code, ran.stderr) == (0, "")
+    result = strop("demo", "-o", folder)
+    assert (result.code, result.stderr) == (0, "")
     names = ["plain", "BM25", "rank fusion", "BM25 with the queries", "strop, sentences only",
              "strop"]  # fmt: skip
     for name in names:
-        assert re.search(rf"^ {name}  +\d\d\.\d\d", ran.stdout, re.MULTILINE)
-    assert ran.stdout.count("moved by\n") == 3
-    search, serve = ran.stdout.rstrip().splitlines()[-2:]
+        assert re.search(rf"^ {name}  +\d\d\.\d\d", result.stdout, re.MULTILINE)
+    assert result.stdout.count("moved by\n") == 3
+    search, serve = result.stdout.rstrip().splitlines()[-2:]
     assert serve.endswith(f"serve '{folder}'")
-    done = subprocess.run(shlex.split(search), capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("1. ")
-    assert done.stdout.count("stored text") == 10
+    searched = subprocess.run(shlex.split(search), capture_output=True, text=True, check=False)
+    assert (searched.returncode, searched.stderr) == (0, "")
+    assert searched.stdout.startswith("1. ")
+    assert searched.stdout.count("stored text") == 10
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    bare = strop("demo", "-o", folder).stdout.rstrip().splitlines()
-    assert bare[-3] == serve
-    assert bare[-1] == str(MissingExtra("strop serve", "serve"))
-    assert bare[-1].endswith(f"{sys.executable} -m pip install 'strop[serve]'")
+    without_extra = strop("demo", "-o", folder).stdout.rstrip().splitlines()
+    assert without_extra[-3] == serve
+    assert without_extra[-1] == str(MissingExtra("strop serve", "serve"))
+    assert without_extra[-1].endswith(f"{sys.executable} -m pip install 'strop[serve]'")
     again = strop("demo", "-o", folder, "--json")
     assert again.stderr == ""
     assert again.json["dataset"] == "python docs"
@@ -696,16 +694,16 @@ def test_demo_for_people_and_for_machines(
         assert change["before"] != change["after"]
 
 
-def test_there_is_a_console_script_of_the_same_name() -> None:
+def test_the_console_script_is_installed() -> None:
     from importlib.metadata import entry_points
 
-    (script,) = [one for one in entry_points(group="console_scripts") if one.name == "strop"]
+    (script,) = [entry for entry in entry_points(group="console_scripts") if entry.name == "strop"]
     assert script.load() is main
     assert importlib.util.find_spec("strop.__main__") is not None
 
 
 def test_search_where(tmp_path: Path) -> None:
-    """Metadata of a file is shown, filtered by, and in the JSON; conditions are joined by and."""
+    """Metadata is shown, filters hits, and is in the JSON; all conditions must hold."""
     corpus = tmp_path / "corpus.jsonl"
     rows = [
         {"id": f"d{at}", "text": f"cats {at}", "year": 2018 + at, "metadata": {"tags": ["a", at]}}
@@ -718,28 +716,28 @@ def test_search_where(tmp_path: Path) -> None:
     assert "year: 2021" in shown.stdout
     assert strop("show", index, "d3", "--json").json["metadata"] == {"year": 2021, "tags": ["a", 3]}
 
-    def found(*conditions: str) -> dict[str, Any]:
-        wheres = [part for one in conditions for part in ("--where", one)]
-        hits = strop("search", index, "cats", *wheres, "--json").json["hits"]
+    def search(*conditions: str) -> dict[str, Any]:
+        options = [part for condition in conditions for part in ("--where", condition)]
+        hits = strop("search", index, "cats", *options, "--json").json["hits"]
         return {hit["id"]: hit["metadata"] for hit in hits}
 
-    assert found("year>=2021") == {
+    assert search("year>=2021") == {
         "d3": {"year": 2021, "tags": ["a", 3]}, "d4": {"year": 2022, "tags": ["a", 4]},
     }  # fmt: skip
-    assert found("year>=2021", "tags=4").keys() == {"d4"}
-    assert found('{"$or": [{"year": 2018}, {"$id": "d1"}]}', "tags=a").keys() == {"d0", "d1"}
-    assert found("year<2000") == {}
-    bad = strop("search", index, "cats", "--where", "year")
-    assert bad.code == 1
-    assert "write FIELD=VALUE" in bad.stderr
+    assert search("year>=2021", "tags=4").keys() == {"d4"}
+    assert search('{"$or": [{"year": 2018}, {"$id": "d1"}]}', "tags=a").keys() == {"d0", "d1"}
+    assert search("year<2000") == {}
+    incomplete = strop("search", index, "cats", "--where", "year")
+    assert incomplete.code == 1
+    assert "write FIELD=VALUE" in incomplete.stderr
     doubled = strop("search", index, "cats", "--where", "year==2021")
     assert doubled.code == 1
     assert "quote it: 'year=\"=2021\"'" in doubled.stderr
 
 
-def test_a_file_of_a_published_copy_needs_its_scheme(tmp_path: Path) -> None:
+def test_a_published_copy_in_a_file_needs_its_url_scheme(tmp_path: Path) -> None:
     copy = tmp_path / "copy.duckdb"
     copy.write_bytes(b"")
-    ran = strop("search", copy, "cats")
-    assert (ran.code, ran.stdout) == (1, "")
-    assert f"write duckdb://{copy}" in ran.stderr
+    result = strop("search", copy, "cats")
+    assert (result.code, result.stdout) == (1, "")
+    assert f"write duckdb://{copy}" in result.stderr

@@ -35,27 +35,27 @@ print(*(document.id for document in documents), sep="\\n")
 
 
 def _interpreter(minor: int) -> str | None:
-    """Find a Python 3.minor: this one, on the path, or among those that pyenv keeps."""
+    """Find a Python 3.minor: this one, on the PATH, or in the folder of pyenv."""
     if sys.version_info[:2] == (3, minor):
         return sys.executable
-    kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    found = [shutil.which(f"python3.{minor}"), *map(str, kept.glob(f"3.{minor}.*/bin/python3"))]
-    for command in filter(None, found):
-        out = subprocess.run([command, "-V"], capture_output=True, text=True, check=False)
-        if out.stdout.startswith(f"Python 3.{minor}."):
-            return command
+    folder = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    paths = [shutil.which(f"python3.{minor}"), *map(str, folder.glob(f"3.{minor}.*/bin/python3"))]
+    for path in filter(None, paths):
+        result = subprocess.run([path, "-V"], capture_output=True, text=True, check=False)
+        if result.stdout.startswith(f"Python 3.{minor}."):
+            return path
     return None
 
 
 @cache
 def _read(command: str, seed: str) -> tuple[str, frozenset[str]]:
     """Return a hash of the corpus and its ids, as another process reads it."""
-    out = subprocess.run(
+    result = subprocess.run(
         [command, "-c", READ, str(resources.files("strop"))],
         env={**os.environ, "PYTHONHASHSEED": seed, "SOMETHING": seed},
         capture_output=True, text=True, check=True, timeout=300,
     )  # fmt: skip
-    digest, *ids = out.stdout.split()
+    digest, *ids = result.stdout.split()
     return digest, frozenset(ids)
 
 
@@ -65,8 +65,8 @@ def everyday() -> list[Document]:
 
 
 @pytest.mark.parametrize("minor", VERSIONS)
-def test_questions_are_true_of_every_version(minor: int) -> None:
-    """All answers to a question are in the corpus, or the version has none of them."""
+def test_answers_exist_in_every_python_version(minor: int) -> None:
+    """A version has all answers to a question in its corpus, or none of them."""
     command = _interpreter(minor)
     if command is None:
         pytest.skip(f"no Python 3.{minor} on this machine")
@@ -79,15 +79,15 @@ def test_questions_are_true_of_every_version(minor: int) -> None:
     assert answered >= 150
 
 
-def test_the_corpus_holds_what_is_easily_confused() -> None:
+def test_the_corpus_has_functions_that_are_easily_confused() -> None:
     _, ids = _read(sys.executable, "1")
     for id_ in ("shutil.copy", "shutil.copy2", "shutil.copyfile", "str.split", "os.path.join"):
         assert id_ in ids
     assert {"pathlib.Path.mkdir", "random.choice", "bisect.bisect_left"} < ids
 
 
-def test_every_process_reads_the_same() -> None:
-    """No default value may print an address, a path or the environment of one process."""
+def test_every_process_reads_the_same_corpus() -> None:
+    """Default values in the texts show no address, path or environment of a process."""
     assert _read(sys.executable, "1") == _read(sys.executable, "2")
 
 
@@ -102,7 +102,7 @@ def test_questions_are_well_formed() -> None:
         assert entry["answers"]
 
 
-def test_written_queries_are_for_the_texts_of_this_version(everyday: list[Document]) -> None:
+def test_written_queries_belong_to_texts_of_this_python_version(everyday: list[Document]) -> None:
     written = read_written(everyday)
     assert written.keys() == {"simple", "contrastive"}
     texts = {document.id: document for document in everyday}
@@ -114,7 +114,7 @@ def test_written_queries_are_for_the_texts_of_this_version(everyday: list[Docume
     assert read_written(changed) == {"simple": {}, "contrastive": {}}
 
 
-def test_no_written_query_is_a_question(everyday: list[Document]) -> None:
+def test_no_written_query_equals_a_question(everyday: list[Document]) -> None:
     questions = {_normal(text) for text in read_questions(everyday).queries.values()}
     assert len(questions) >= 120
     for lists in read_written(everyday).values():

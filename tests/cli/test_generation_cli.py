@@ -1,4 +1,4 @@
-"""Queries written by a service, through the command: what is asked, kept, said and paid for."""
+"""``strop queries --lm``: requests, stored replies, estimates, budgets, failures, output."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from helpers.generation import (
     IDS,
     KEY,
     TOPICS,
-    asked,
     command,
-    count,
+    count_requests,
+    count_rows,
     document_of,
-    everything,
-    lists,
+    folder_bytes,
+    query_lists,
     record,
     rows,
     run,
@@ -40,14 +40,14 @@ from strop.storage.replies import Replies
 
 SIMPLE = ("--style", "simple")
 PRICE = ("--price", "1,1000", "--max-tokens", "100")
-"""A reply may cost 0.10 USD and a little, and costs about a fifth of that."""
+"""A reply can cost a little over 0.10 USD, and costs about a fifth of that."""
 
 
-def let_fail(server: ScriptedServer, fate: dict[str, int]) -> None:
-    """Let calls about some documents fail with a status."""
+def fail_for(server: ScriptedServer, statuses: dict[str, int]) -> None:
+    """Answer requests about some documents with an error status."""
 
     def act(seen: Seen) -> Answer:
-        status = fate.get(document_of(seen))
+        status = statuses.get(document_of(seen))
         if status is None:
             return server.respond(seen)
         return Answer(status, {"error": {"message": f"no, {KEY}!"}})
@@ -62,46 +62,46 @@ def let_fail(server: ScriptedServer, fate: dict[str, int]) -> None:
     ("style", "lm"),
     [("contrastive", "openai:m"), ("simple", "anthropic:m"), ("negative", "openai:m")],
 )
-def test_a_style_is_asked_for_and_stored(
+def test_queries_of_a_style_are_generated_and_stored(
     topics: Path, server: ScriptedServer, style: str, lm: str
 ) -> None:
-    """References are chosen by themselves; each is asked about once, and never again."""
-    ran = run(topics, server, "--style", style, lm=lm)
+    """References are selected automatically; each has one request, and a second run sends none."""
+    result = run(topics, server, "--style", style, lm=lm)
     with Index.open(topics) as index:
-        chosen = {id_: index.references_of(id_) for id_ in IDS}
+        selections = {id_: index.references_of(id_) for id_ in IDS}
     calls = len(IDS)
     if style != "simple":
-        calls = sum(len(one.references) for one in chosen.values() if one is not None)
+        calls = sum(len(x.references) for x in selections.values() if x is not None)
         assert calls >= 2 * len(IDS)
-    assert asked(server) == calls == count(topics, "replies")
-    made = lists(topics, style)
-    assert set(made) == set(IDS)
+    assert count_requests(server) == calls == count_rows(topics, "replies")
+    queries = query_lists(topics, style)
+    assert set(queries) == set(IDS)
     for i, id_ in enumerate(IDS):
-        assert made[id_][0] == f"how do {TOPICS[i]} work"
-        found = chosen[id_]
-        others = [TOPICS[IDS.index(one.id)] for one in found.references] if found else ["nothing"]
-        assert made[id_][1:] == [f"{TOPICS[i]} explained without {other}" for other in others]
-    told = sum(map(len, made.values()))
-    assert f"set {style}: {told} queries for 12 documents; {calls} new replies" in ran.stdout
+        assert queries[id_][0] == f"how do {TOPICS[i]} work"
+        chosen = selections[id_]
+        others = [TOPICS[IDS.index(ref.id)] for ref in chosen.references] if chosen else ["nothing"]
+        assert queries[id_][1:] == [f"{TOPICS[i]} explained without {other}" for other in others]
+    total = sum(map(len, queries.values()))
+    assert f"set {style}: {total} queries for 12 documents; {calls} new replies" in result.stdout
     again = run(topics, server, "--style", style, lm=lm)
-    assert asked(server) == calls
-    assert f"set {style}: {told} queries for 12 documents; 0 new replies" in again.stdout
-    assert lists(topics, style) == made
+    assert count_requests(server) == calls
+    assert f"set {style}: {total} queries for 12 documents; 0 new replies" in again.stdout
+    assert query_lists(topics, style) == queries
 
 
-def test_packed_asks_once_for_each_document(topics: Path, server: ScriptedServer) -> None:
+def test_packed_sends_one_request_per_document(topics: Path, server: ScriptedServer) -> None:
     run(topics, server, "--style", "contrastive", "--packed")
-    assert asked(server) == len(IDS)
+    assert count_requests(server) == len(IDS)
     with Index.open(topics) as index:
         for body in server.bodies:
             shown = topics_in(user_text(body))
-            chosen = index.references_of(f"d{TOPICS.index(shown[0])}")
-            assert chosen is not None
-            assert shown[1:] == [TOPICS[IDS.index(one.id)] for one in chosen.references]
+            selected = index.references_of(f"d{TOPICS.index(shown[0])}")
+            assert selected is not None
+            assert shown[1:] == [TOPICS[IDS.index(ref.id)] for ref in selected.references]
 
 
-def test_negative_queries_are_not_mixed_in(topics: Path, server: ScriptedServer) -> None:
-    """They belong to other documents: no method takes them unless it is told to."""
+def test_negative_queries_are_not_searched_by_default(topics: Path, server: ScriptedServer) -> None:
+    """They belong to other documents: a method uses them only if ``sets`` names them."""
     plain = strop("search", topics, "how do river dams work", "--json").json
     run(topics, server, "--style", "negative")
     with_negative = strop("search", topics, "how do river dams work", "--json").json
@@ -110,57 +110,57 @@ def test_negative_queries_are_not_mixed_in(topics: Path, server: ScriptedServer)
     with Index.open(topics) as index:
         for method in ("sharp", None):
             default = index.search(TOPICS, 12, method)
-            told = index.search(TOPICS, 12, "sharp", sets=["simple"])
-            assert np.array_equal(default.scores, told.scores)
+            simple = index.search(TOPICS, 12, "sharp", sets=["simple"])
+            assert np.array_equal(default.scores, simple.scores)
         mixed = index.search(TOPICS, 12, "sharp", sets=["simple", "negative"])
-        assert not np.array_equal(mixed.scores, told.scores)
+        assert not np.array_equal(mixed.scores, simple.scores)
 
 
-def test_what_is_asked_for_is_in_the_prompt(
+def test_examples_and_noun_are_in_the_prompt(
     topics: Path, server: ScriptedServer, tmp_path: Path
 ) -> None:
     text, lines = tmp_path / "examples.txt", tmp_path / "examples.jsonl"
     text.write_text("what is a comet\n\nwho was Euler\n")
     lines.write_text(jsonl({"text": "what is a comet"}, {"_id": "2", "query": "who was Euler"}))
-    one = ("--limit", "1", *SIMPLE)
-    run(topics, server, *one, "--examples", text, "--noun", "counter-argument passage")
+    options = ("--limit", "1", *SIMPLE)
+    run(topics, server, *options, "--examples", text, "--noun", "counter-argument passage")
     (body,) = server.bodies
     system = body["messages"][0]["content"]
     assert "<EXAMPLE>what is a comet</EXAMPLE>\n<EXAMPLE>who was Euler</EXAMPLE>" in system
     assert "counter-argument passages" in system
     assert "at most" not in system.replace("loosely at most", "")
-    run(topics, server, *one, "--examples", lines, "--noun", "counter-argument passage")
-    assert asked(server) == 1  # the same examples are the same question
-    run(topics, server, *one)
+    run(topics, server, *options, "--examples", lines, "--noun", "counter-argument passage")
+    assert count_requests(server) == 1  # the same examples make the same request
+    run(topics, server, *options)
     assert "EXAMPLE" not in server.bodies[-1]["messages"][0]["content"]
 
 
-def test_the_limit_and_the_set_can_be_chosen(topics: Path, server: ScriptedServer) -> None:
+def test_limit_and_set_name(topics: Path, server: ScriptedServer) -> None:
     run(topics, server, *SIMPLE, "--limit", "3", "--set", "mine")
-    assert asked(server) == 3
-    assert list(lists(topics, "mine")) == ["d0", "d1", "d2"]
+    assert count_requests(server) == 3
+    assert list(query_lists(topics, "mine")) == ["d0", "d1", "d2"]
     assert set(strop("info", topics, "--json").json["sets"]) == {"mine"}
     run(topics, server, *SIMPLE, "--set", "mine")
-    assert asked(server) == 12
+    assert count_requests(server) == 12
     run(topics, server, *SIMPLE, "--set", "mine", "--limit", "1")
-    assert len(lists(topics, "mine")) == 12  # a smaller limit takes nothing away
+    assert len(query_lists(topics, "mine")) == 12  # a smaller limit removes nothing
     run(topics, server, *SIMPLE)
-    assert asked(server) == 12  # the same questions, for another set
-    assert lists(topics, "simple") == lists(topics, "mine")
+    assert count_requests(server) == 12  # the same requests, for another set
+    assert query_lists(topics, "simple") == query_lists(topics, "mine")
 
 
-def test_most_queries_of_a_document(topics: Path, server: ScriptedServer) -> None:
-    """The bound holds for a document; each of its calls is asked for a share."""
+def test_max_queries_of_a_document(topics: Path, server: ScriptedServer) -> None:
+    """The limit is for a document; each of its requests asks for a share."""
 
-    def many(prompt: str) -> str:
+    def write_ten(prompt: str) -> str:
         own, *others = topics_in(prompt)
         words = "origin cost price tools danger season music history law trade".split()
         return "".join(f"<QUERY>{word} of {own} against {others}</QUERY>" for word in words)
 
-    server.text = many
+    server.text = write_ten
     run(topics, server, "--style", "contrastive", "--max-queries", "4")
-    made = lists(topics, "contrastive")
-    assert {len(texts) for texts in made.values()} == {4}
+    queries = query_lists(topics, "contrastive")
+    assert {len(texts) for texts in queries.values()} == {4}
     shares = Counter(
         re.search(r"\(at most (\d+)\)", body["messages"][0]["content"])[1]  # type: ignore[index]
         for body in server.bodies
@@ -168,99 +168,98 @@ def test_most_queries_of_a_document(topics: Path, server: ScriptedServer) -> Non
     with Index.open(topics) as index:
         sizes = [len(index.references_of(id_).references) for id_ in IDS]  # type: ignore[union-attr]
     assert shares == sum((Counter({str(min(4, -(-4 // k) + 1)): k}) for k in sizes), Counter())
-    for id_ in IDS:  # and all references get their turn
-        used = {text.rpartition("against")[2] for text in made[id_]}
-        assert len(used) == min(4, sizes[IDS.index(id_)])
+    for id_ in IDS:  # all references are used
+        references = {text.rpartition("against")[2] for text in queries[id_]}
+        assert len(references) == min(4, sizes[IDS.index(id_)])
 
 
-def test_samples_ask_the_same_again(topics: Path, server: ScriptedServer) -> None:
+def test_samples_repeat_a_request(topics: Path, server: ScriptedServer) -> None:
     replies = iter(range(100))
     server.text = lambda prompt: f"<QUERY>{topics_in(prompt)[0]} sort {next(replies)}</QUERY>"
     run(topics, server, *SIMPLE, "--samples", "3", "--limit", "2", "--temperature", "0.5")
-    assert asked(server) == 6
+    assert count_requests(server) == 6
     assert {body["temperature"] for body in server.bodies} == {0.5}
-    assert [len(texts) for texts in lists(topics, "simple").values()] == [3, 3]
+    assert [len(texts) for texts in query_lists(topics, "simple").values()] == [3, 3]
     run(topics, server, *SIMPLE, "--samples", "2", "--limit", "2", "--temperature", "0.5")
-    assert asked(server) == 6  # two of these are there
+    assert count_requests(server) == 6  # these two are stored
 
 
-# -- what is kept ----------------------------------------------------------------------------
+# -- what is stored --------------------------------------------------------------------------
 
 
-def test_where_a_reply_comes_from_is_kept(topics: Path, server: ScriptedServer) -> None:
+def test_replies_are_stored_with_provenance(topics: Path, server: ScriptedServer) -> None:
     extra = ("--lm-option", 'extra={"seed": 7}')
     run(topics, server, *SIMPLE, "--limit", "2", "--temperature", "0.5", *extra)
-    found = rows(
+    replies = rows(
         topics,
         "SELECT number, lm, options, settings, model, text, truncated, input_tokens,"
         " output_tokens, seconds, created FROM replies ORDER BY number",
     )
-    assert len(found) == 2
-    for i, (_, lm, options, settings, model, text, cut, given, got, seconds, at) in enumerate(
-        found
-    ):
-        assert (lm, model, cut) == ("openai:m", "m-2026-01-01", 0)
+    assert len(replies) == 2
+    for i, row in enumerate(replies):
+        _, lm, options, settings, model, text, truncated, n_input, n_output, seconds, created = row
+        assert (lm, model, truncated) == ("openai:m", "m-2026-01-01", 0)
         assert json.loads(options)["extra"] == {"seed": 7}
         assert json.loads(options)["base_url"] == server.url
-        told = json.loads(settings)
-        assert (told["temperature"], told["max_tokens"], told["samples"]) == (0.5, 2000, 1)
-        assert told["prompt"]["style"] == "simple"
-        assert told["prompt"]["prompts"] == PROMPT_VERSION
+        saved = json.loads(settings)
+        assert (saved["temperature"], saved["max_tokens"], saved["samples"]) == (0.5, 2000, 1)
+        assert saved["prompt"]["style"] == "simple"
+        assert saved["prompt"]["prompts"] == PROMPT_VERSION
         assert text == server.text(record(i)["text"])
-        assert given > 20
-        assert got == len(text) // 4
+        assert n_input > 20
+        assert n_output == len(text) // 4
         assert seconds > 0
-        assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", at)
+        assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", created)
     assert {body["seed"] for body in server.bodies} == {7}
 
 
-def test_the_key_is_kept_nowhere(topics: Path, server: ScriptedServer, tmp_path: Path) -> None:
-    """Not even where a service repeats it in an error."""
-    let_fail(server, {"d1": 400, "d2": 500})
+def test_the_key_is_not_stored(topics: Path, server: ScriptedServer, tmp_path: Path) -> None:
+    """Not even if a service repeats it in an error."""
+    fail_for(server, {"d1": 400, "d2": 500})
     out = ("--queries-out", tmp_path / "made.jsonl")
-    said = [
+    results = [
         run(topics, server, *SIMPLE, *out), run(topics, server, *SIMPLE, "--json"),
         run(topics, server, *SIMPLE, "--dry-run"),
         run(topics, server, *SIMPLE, "--requests-out", tmp_path / "requests.jsonl"),
     ]  # fmt: skip
-    assert all(KEY not in ran.stdout + ran.stderr for ran in said)
-    assert "no, ***!" in said[0].stderr
-    assert b"no, ***!" in everything(topics)
-    assert KEY.encode() not in everything(tmp_path)  # the index is in there too
+    assert all(KEY not in result.stdout + result.stderr for result in results)
+    assert "no, ***!" in results[0].stderr
+    assert b"no, ***!" in folder_bytes(topics)
+    assert KEY.encode() not in folder_bytes(tmp_path)  # the index is in there too
     server.key = "sk-another"
     refused = strop(*command(topics, server, *SIMPLE, "--retry-failed", "--limit", "2"))
     assert refused.code == 1
     assert KEY not in refused.stderr
-    assert KEY.encode() not in everything(tmp_path)
+    assert KEY.encode() not in folder_bytes(tmp_path)
 
 
-def test_an_interruption_in_the_midst_of_keeping_loses_nothing(
+def test_an_interrupt_while_replies_are_stored_loses_none(
     topics: Path, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C while replies are written down: they come back with the transaction undone."""
+    """Ctrl-C during a commit: the replies of the transaction that was undone are stored again."""
     save = Replies.save
     calls = 0
 
-    def interrupted(*given: Any) -> None:
+    def interrupted(*args: Any) -> None:
         nonlocal calls
         calls += 1
         if calls == 2:
             raise KeyboardInterrupt
-        save(*given)
+        save(*args)
 
     monkeypatch.setattr(Replies, "save", interrupted)
-    ran = strop(*command(topics, server, *SIMPLE, "--concurrency", "1"))
-    assert ran.code == 130
-    assert 2 <= asked(server) < 12
-    assert count(topics, "replies") == asked(server)
+    result = strop(*command(topics, server, *SIMPLE, "--concurrency", "1"))
+    assert result.code == 130
+    assert 2 <= count_requests(server) < 12
+    assert count_rows(topics, "replies") == count_requests(server)
     run(topics, server, *SIMPLE)
-    assert asked(server) == 12
+    assert count_requests(server) == 12
 
 
-def test_an_interruption_after_a_commit_loses_nothing_that_is_under_way(
+def test_an_interrupt_after_a_commit_loses_no_reply_in_flight(
     topics: Path, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C while what was kept is crossed off: the other replies are still written down."""
+    """Ctrl-C after a commit, while its tokens are counted: the other replies are still stored."""
     calls = 0
 
     def interrupted(text: str) -> int:
@@ -270,25 +269,25 @@ def test_an_interruption_after_a_commit_loses_nothing_that_is_under_way(
             raise KeyboardInterrupt
         return len(text) // 4
 
-    server.usage = lambda body: {}  # then tokens are counted as replies are crossed off
+    server.usage = lambda body: {}  # so strop counts the tokens, after each commit
     monkeypatch.setattr("strop.generate.calls.count_tokens", interrupted)
-    ran = strop(*command(topics, server, *SIMPLE, "--price", "1,1", "--concurrency", "4"))
-    assert ran.code == 130
-    assert count(topics, "replies") == asked(server) > 0
+    result = strop(*command(topics, server, *SIMPLE, "--price", "1,1", "--concurrency", "4"))
+    assert result.code == 130
+    assert count_rows(topics, "replies") == count_requests(server) > 0
 
 
-def test_documents_of_one_text_are_one_question(
+def test_equal_texts_share_one_request(
     topics: Path, server: ScriptedServer, tmp_path: Path
 ) -> None:
-    twins = [{**record(i), "id": f"twin{i}-{n}"} for i in (2, 3) for n in range(3)]
-    assert strop("add", topics, "-", stdin=jsonl(*twins)).code == 0
+    copies = [{**record(i), "id": f"twin{i}-{n}"} for i in (2, 3) for n in range(3)]
+    assert strop("add", topics, "-", stdin=jsonl(*copies)).code == 0
     out = tmp_path / "requests.jsonl"
     assert run(topics, server, *SIMPLE, "--requests-out", out, "--json").json["requests"] == 12
-    told = run(topics, server, *SIMPLE, "--concurrency", "8", "--json").json
-    assert (told["replies"], told["documents"], asked(server)) == (12, 18, 12)
-    made = lists(topics, "simple")
-    assert made["twin2-1"] == made["d2"]
-    run(topics, server, "--style", "contrastive", "--concurrency", "8")  # twins as references
+    report = run(topics, server, *SIMPLE, "--concurrency", "8", "--json").json
+    assert (report["replies"], report["documents"], count_requests(server)) == (12, 18, 12)
+    queries = query_lists(topics, "simple")
+    assert queries["twin2-1"] == queries["d2"]
+    run(topics, server, "--style", "contrastive", "--concurrency", "8")  # with copies as references
     prompts = Counter(user_text(seen.body) for seen in server.seen[12:])
     assert set(prompts.values()) == {1}
     assert run(topics, server, *SIMPLE, "--batch", "submit", "--noun", "question", "--json").json[
@@ -296,154 +295,153 @@ def test_documents_of_one_text_are_one_question(
     ] == {"batch_0": 12}  # fmt: skip
 
 
-def test_where_nothing_is_left_to_ask_no_service_is_opened(
+def test_without_open_requests_no_client_is_made(
     topics: Path, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A machine without the key can go on with what is there."""
+    """A machine without the key can use the stored replies."""
     run(topics, server, *SIMPLE)
 
-    def opened(*given: Any) -> None:
+    def fail(*args: Any) -> None:
         raise AssertionError("a client was made")
 
-    monkeypatch.setattr("strop.lm.service.ServiceLM.complete", opened)
+    monkeypatch.setattr("strop.lm.service.ServiceLM.complete", fail)
     assert run(topics, server, *SIMPLE, "--json").json["documents"] == 12
 
 
-# -- before anything is paid -------------------------------------------------------------------
+# -- estimates and budgets ---------------------------------------------------------------------
 
 
-def test_an_estimate_asks_nothing(topics: Path, server: ScriptedServer) -> None:
+def test_an_estimate_sends_no_request(topics: Path, server: ScriptedServer) -> None:
     args = ("--style", "contrastive", "--json")
-    dry = run(topics, server, *args, "--dry-run").json
+    estimate = run(topics, server, *args, "--dry-run").json
     assert not server.seen
-    assert dry["host"] == f"127.0.0.1:{server.port}"
-    assert dry["documents"] == 12
-    assert (dry["cost"], dry["stored"], dry["guessed"]) == (None, 0, True)
-    assert dry["seconds"] > 0
-    assert dry["packed"]["calls"] == 12
-    assert dry["unchosen_references"] == 12
-    assert dry["calls"] == 12 * EXPECTED_REFERENCES
+    assert estimate["host"] == f"127.0.0.1:{server.port}"
+    assert estimate["documents"] == 12
+    assert (estimate["cost"], estimate["stored"], estimate["guessed"]) == (None, 0, True)
+    assert estimate["seconds"] > 0
+    assert estimate["packed"]["calls"] == 12
+    assert estimate["unchosen_references"] == 12
+    assert estimate["calls"] == 12 * EXPECTED_REFERENCES
     assert strop("references", topics).code == 0
-    dry = run(topics, server, *args, "--dry-run").json
-    assert dry["unchosen_references"] == 0
-    assert dry["packed"]["input_tokens"] < dry["input_tokens"]
+    estimate = run(topics, server, *args, "--dry-run").json
+    assert estimate["unchosen_references"] == 0
+    assert estimate["packed"]["input_tokens"] < estimate["input_tokens"]
     run(topics, server, "--style", "contrastive")
-    assert dry["calls"] == asked(server)
+    assert estimate["calls"] == count_requests(server)
     texts = [body["messages"][0]["content"] + user_text(body) for body in server.bodies]
     tokens = sum(len(text) / 4 for text in texts)
-    assert tokens <= dry["input_tokens"] <= 1.05 * tokens
-    after = run(topics, server, *args, "--dry-run").json
-    assert (after["calls"], after["stored"], after["input_tokens"]) == (0, dry["calls"], 0)
+    assert tokens <= estimate["input_tokens"] <= 1.05 * tokens
+    again = run(topics, server, *args, "--dry-run").json
+    assert (again["calls"], again["stored"], again["input_tokens"]) == (0, estimate["calls"], 0)
 
 
-def test_an_estimate_for_people(topics: Path, server: ScriptedServer) -> None:
-    said = run(topics, server, "--style", "contrastive", "--dry-run").stdout
+def test_the_text_output_of_an_estimate(topics: Path, server: ScriptedServer) -> None:
+    output = run(topics, server, "--style", "contrastive", "--dry-run").stdout
     for words in (
         "by openai:m", f"127.0.0.1:{server.port}", "tokens in", "tokens out", "unknown: give",
         "with --packed", "12 calls",
     ):  # fmt: skip
-        assert words in said
-    given = run(topics, server, *SIMPLE, "--dry-run", "--price", "1,2").stdout
-    assert "the given price" in given
+        assert words in output
+    priced = run(topics, server, *SIMPLE, "--dry-run", "--price", "1,2").stdout
+    assert "the given price" in priced
     assert not server.seen
-    assert "not selected yet for 12 documents: estimated at 4 each" in " ".join(said.split())
-    cut = run(topics, server, *SIMPLE, "--dry-run", "--document-chars", "20").stdout
-    assert "(12 truncated at 20 characters: --document-chars)" in cut
+    assert "not selected yet for 12 documents: estimated at 4 each" in " ".join(output.split())
+    truncated = run(topics, server, *SIMPLE, "--dry-run", "--document-chars", "20").stdout
+    assert "(12 truncated at 20 characters: --document-chars)" in truncated
     known = strop("queries", topics, "--lm", "openai:gpt-4.1-nano", *SIMPLE, "--dry-run")
     assert (known.code, known.stderr) == (0, "")
     assert "api.openai.com" in known.stdout
     assert "list price of 20" in known.stdout
 
 
-def test_an_estimate_says_that_a_key_is_missing(
-    topics: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_estimate_warns_of_a_missing_key(topics: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("STROP_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    ran = strop("queries", topics, "--lm", "openai:gpt-4.1-nano", *SIMPLE, "--dry-run")
-    assert ran.code == 0
-    assert "a run would be refused: api.openai.com needs a key; set" in " ".join(ran.stderr.split())
+    result = strop("queries", topics, "--lm", "openai:gpt-4.1-nano", *SIMPLE, "--dry-run")
+    assert result.code == 0
+    warning = " ".join(result.stderr.split())
+    assert "a run would be refused: api.openai.com needs a key; set" in warning
 
 
-def test_an_estimate_asks_for_no_key_where_a_run_signs_its_calls(
+def test_an_estimate_needs_no_key_if_requests_are_signed(
     topics: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("botocore", reason="needs strop[bedrock]")
     for name in ("AWS_BEARER_TOKEN_BEDROCK", "AWS_PROFILE", "AWS_ACCESS_KEY_ID"):
         monkeypatch.delenv(name, raising=False)  # as with the role of a machine
     bedrock = ("--lm-option", "bedrock=true", "--lm-option", "region=eu-west-1")
-    ran = strop("queries", topics, "--lm", "anthropic:m", *bedrock, *SIMPLE, "--dry-run")
-    assert (ran.code, ran.stderr) == (0, "")
+    result = strop("queries", topics, "--lm", "anthropic:m", *bedrock, *SIMPLE, "--dry-run")
+    assert (result.code, result.stderr) == (0, "")
 
 
-def test_the_price_of_an_estimate(topics: Path, server: ScriptedServer) -> None:
-    given = run(topics, server, *SIMPLE, "--dry-run", "--price", "3,5", "--json").json
-    cost = (given["input_tokens"] * 3 + given["output_tokens"] * 5) / 1e6
-    assert given["cost"] == pytest.approx(cost)
-    how = (*SIMPLE, "--price", "3,5", "--json", "--dry-run", "--batch", "submit")
-    assert run(topics, server, *how).json["cost"] == pytest.approx(cost / 2)
+def test_the_cost_of_an_estimate(topics: Path, server: ScriptedServer) -> None:
+    estimate = run(topics, server, *SIMPLE, "--dry-run", "--price", "3,5", "--json").json
+    cost = (estimate["input_tokens"] * 3 + estimate["output_tokens"] * 5) / 1e6
+    assert estimate["cost"] == pytest.approx(cost)
+    batch = (*SIMPLE, "--price", "3,5", "--json", "--dry-run", "--batch", "submit")
+    assert run(topics, server, *batch).json["cost"] == pytest.approx(cost / 2)
     run(topics, server, *SIMPLE, "--limit", "4")
     server.seen.clear()
-    seen = run(topics, server, *SIMPLE, "--dry-run", "--json").json
-    got = rows(topics, "SELECT avg(output_tokens) FROM replies")[0][0]
-    assert (seen["calls"], seen["stored"], seen["guessed"]) == (8, 4, False)
-    assert seen["output_tokens"] == round(8 * got)
+    resumed = run(topics, server, *SIMPLE, "--dry-run", "--json").json
+    mean_tokens = rows(topics, "SELECT avg(output_tokens) FROM replies")[0][0]
+    assert (resumed["calls"], resumed["stored"], resumed["guessed"]) == (8, 4, False)
+    assert resumed["output_tokens"] == round(8 * mean_tokens)
     assert not server.seen
 
 
-def test_a_budget_ends_a_run_and_a_higher_one_goes_on(topics: Path, server: ScriptedServer) -> None:
-    ran = run(topics, server, *SIMPLE, *PRICE, "--budget", "0.15", "--concurrency", "2", "--json")
-    told = ran.json
-    assert 0 < told["replies"] < 12
-    assert told["replies"] == asked(server) == count(topics, "replies")
-    assert 0 < told["cost"] <= 0.15
-    assert "budget of 0.15 USD" in told["stopped"]
-    assert len(lists(topics, "simple")) == told["replies"]
-    for how in (("--batch", "submit"), ()):  # one call can cost more than that
-        small = strop(*command(topics, server, *SIMPLE, *PRICE, "--budget", "0.001", *how))
-        assert small.code == 1
-        assert "exceed the budget of 0.001 USD" in small.stderr
-        (needed,) = re.findall(r"Give --budget (\S+) or more", small.stderr)
-        assert asked(server) == told["replies"]
+def test_a_higher_budget_resumes_a_stopped_run(topics: Path, server: ScriptedServer) -> None:
+    first = run(topics, server, *SIMPLE, *PRICE, "--budget", "0.15", "--concurrency", "2", "--json")
+    report = first.json
+    assert 0 < report["replies"] < 12
+    assert report["replies"] == count_requests(server) == count_rows(topics, "replies")
+    assert 0 < report["cost"] <= 0.15
+    assert "budget of 0.15 USD" in report["stopped"]
+    assert len(query_lists(topics, "simple")) == report["replies"]
+    for batch in (("--batch", "submit"), ()):  # one call can cost more than that
+        refused = strop(*command(topics, server, *SIMPLE, *PRICE, "--budget", "0.001", *batch))
+        assert refused.code == 1
+        assert "exceed the budget of 0.001 USD" in refused.stderr
+        (needed,) = re.findall(r"Give --budget (\S+) or more", refused.stderr)
+        assert count_requests(server) == report["replies"]
         assert not server.batches
     again = run(topics, server, *SIMPLE, *PRICE, "--budget", needed, "--noun", "question", "--json")
     assert again.json["replies"] >= 1
     server.seen.clear()
-    people = run(topics, server, *SIMPLE, *PRICE, "--budget", "0.15", "--concurrency", "2")
-    assert "To spend as much again: strop queries" in people.stderr
+    stopped = run(topics, server, *SIMPLE, *PRICE, "--budget", "0.15", "--concurrency", "2")
+    assert "To spend as much again: strop queries" in stopped.stderr
     run(topics, server, *SIMPLE, *PRICE, "--budget", "100")
-    assert asked(server) == 12 - told["replies"]
+    assert count_requests(server) == 12 - report["replies"]
 
 
 def test_a_budget_needs_a_price(topics: Path, server: ScriptedServer) -> None:
-    ran = strop(*command(topics, server, *SIMPLE, "--budget", "5"))
-    assert (ran.code, ran.stdout) == (1, "")
-    assert ran.stderr.count("\n") == 1
-    assert "the price of openai:m is not known" in ran.stderr
-    assert "--price" in ran.stderr
-    for how in ((), ("--batch", "submit")):
-        no_number = strop(*command(topics, server, *SIMPLE, *PRICE, "--budget", "nan", *how))
-        assert (no_number.code, no_number.stdout) == (1, "")
-        assert "the budget is nan" in no_number.stderr
+    result = strop(*command(topics, server, *SIMPLE, "--budget", "5"))
+    assert (result.code, result.stdout) == (1, "")
+    assert result.stderr.count("\n") == 1
+    assert "the price of openai:m is not known" in result.stderr
+    assert "--price" in result.stderr
+    for batch in ((), ("--batch", "submit")):
+        refused = strop(*command(topics, server, *SIMPLE, *PRICE, "--budget", "nan", *batch))
+        assert (refused.code, refused.stdout) == (1, "")
+        assert "the budget is nan" in refused.stderr
     assert not server.seen
 
 
-def test_a_budget_holds_where_a_service_counts_no_tokens(
+def test_a_budget_holds_if_the_service_counts_no_tokens(
     topics: Path, server: ScriptedServer
 ) -> None:
-    """Many servers leave the usage out: tokens are counted here then."""
+    """Many servers send no usage: strop then counts the tokens."""
     server.usage = lambda body: {}
-    told = run(
+    report = run(
         topics, server, *SIMPLE, *PRICE, "--budget", "0.25", "--concurrency", "1", "--json"
     ).json
-    assert "budget" in told["stopped"]
+    assert "budget" in report["stopped"]
     texts = [text for (text,) in rows(topics, "SELECT text FROM replies")]
     assert 0 < len(texts) < 12
-    assert told["cost"] == pytest.approx(sum(len(text) / 4 for text in texts) / 1000, rel=0.1)
+    assert report["cost"] == pytest.approx(sum(len(text) / 4 for text in texts) / 1000, rel=0.1)
 
 
-def test_a_budget_counts_what_is_written_to_a_cache(topics: Path, server: ScriptedServer) -> None:
-    """Anthropic asks more for tokens that it puts into its cache."""
+def test_a_budget_counts_tokens_written_to_a_cache(topics: Path, server: ScriptedServer) -> None:
+    """Anthropic charges more for tokens that it writes to its cache."""
     price = Price(1000.0, 0.0, 100.0, 1250.0)
     server.usage = lambda body: {
         "input_tokens": 0, "output_tokens": 1, "cache_creation_input_tokens": 400,
@@ -453,8 +451,8 @@ def test_a_budget_counts_what_is_written_to_a_cache(topics: Path, server: Script
         plan = index.generation(
             "anthropic:m", settings, price=price, base_url=server.root, concurrency=1
         )
-        one = plan.estimate().input_tokens / 12
-        budget = 2.1 * one / 1e6 * 1250.0
+        request_tokens = plan.estimate().input_tokens / 12
+        budget = 2.1 * request_tokens / 1e6 * 1250.0
         spending = plan.run(budget=budget).spending
     assert spending.cost is not None
     assert 0 < spending.cost <= budget
@@ -464,121 +462,121 @@ def test_a_budget_counts_what_is_written_to_a_cache(topics: Path, server: Script
 # -- failures ----------------------------------------------------------------------------------
 
 
-def test_failures_are_counted_and_asked_again_by_the_printed_command(
+def test_failures_are_counted_and_retried_by_the_printed_command(
     topics: Path, server: ScriptedServer
 ) -> None:
-    let_fail(server, {"d1": 400, "d3": 500, "d5": 400})
-    ran = run(topics, server, *SIMPLE)
-    assert "3 requests failed: " in ran.stderr
-    assert "answered 400: no, ***!" in ran.stderr
-    assert set(lists(topics, "simple")) == set(IDS) - {"d1", "d3", "d5"}
-    assert asked(server) == 13  # one was repeated
+    fail_for(server, {"d1": 400, "d3": 500, "d5": 400})
+    result = run(topics, server, *SIMPLE)
+    assert "3 requests failed: " in result.stderr
+    assert "answered 400: no, ***!" in result.stderr
+    assert set(query_lists(topics, "simple")) == set(IDS) - {"d1", "d3", "d5"}
+    assert count_requests(server) == 13  # one was retried
     server.act = server.respond
-    retry = shlex.split(ran.stderr.splitlines()[-1].partition("to send only these again: ")[2])
+    retry = shlex.split(result.stderr.splitlines()[-1].partition("to send only these again: ")[2])
     assert (retry[0], retry.count("--retry-failed")) == ("strop", 1)
-    # The same command again: what failed for good is left alone.
+    # The same command again: final failures are not retried.
     server.seen.clear()
     run(topics, server, *SIMPLE)
     assert [document_of(seen) for seen in server.seen] == ["d3"]
-    # The printed command: just what failed.
+    # The printed command: only the failed requests.
     server.seen.clear()
     assert strop(*retry[1:]).code == 0
     assert sorted(document_of(seen) for seen in server.seen) == ["d1", "d5"]
-    assert set(lists(topics, "simple")) == set(IDS)
-    assert count(topics, "failures") == 0
+    assert set(query_lists(topics, "simple")) == set(IDS)
+    assert count_rows(topics, "failures") == 0
     server.seen.clear()
     assert strop(*retry[1:]).code == 0
     assert not server.seen
 
 
-def test_the_printed_command_leaves_out_what_was_for_one_run(
+def test_the_printed_command_leaves_out_options_for_one_run(
     topics: Path, server: ScriptedServer
 ) -> None:
-    let_fail(server, {"d1": 400})
+    fail_for(server, {"d1": 400})
     first = run(topics, server, *SIMPLE).stderr.splitlines()[-1]
     second = run(topics, server, *SIMPLE, "--retry-failed", "--again").stderr.splitlines()[-1]
     assert first == second
 
 
-def test_retrying_asks_just_what_failed(topics: Path, server: ScriptedServer) -> None:
-    let_fail(server, {"d1": 400, "d3": 500})
+def test_retry_failed_sends_only_failed_requests(topics: Path, server: ScriptedServer) -> None:
+    fail_for(server, {"d1": 400, "d3": 500})
     run(topics, server, *SIMPLE, "--limit", "6")
     server.act = server.respond
     server.seen.clear()
     run(topics, server, *SIMPLE, "--retry-failed")
     assert sorted(document_of(seen) for seen in server.seen) == ["d1", "d3"]
-    assert set(lists(topics, "simple")) == set(IDS[:6])
+    assert set(query_lists(topics, "simple")) == set(IDS[:6])
 
 
 @pytest.mark.parametrize("status", [400, 500])
-def test_where_all_fails_a_set_stays_as_it_was(
+def test_a_set_is_unchanged_if_every_request_fails(
     topics: Path, server: ScriptedServer, status: int
 ) -> None:
     run(topics, server, *SIMPLE)
-    before = lists(topics, "simple")
+    before = query_lists(topics, "simple")
     server.act = answer(status, {"error": {"message": "out of order"}})
-    ran = strop(*command(topics, server, *SIMPLE, lm="openai:other"))
-    assert ran.code == 1
-    assert "every request failed" in ran.stderr
-    assert lists(topics, "simple") == before
+    result = strop(*command(topics, server, *SIMPLE, lm="openai:other"))
+    assert result.code == 1
+    assert "every request failed" in result.stderr
+    assert query_lists(topics, "simple") == before
     again = (*SIMPLE, "--set", "new", "--retry-failed")
     other = strop(*command(topics, server, *again, lm="openai:other"))
     assert other.code == 1
     assert set(strop("info", topics, "--json").json["sets"]) == {"simple"}
 
 
-def test_a_refused_key_ends_the_run(topics: Path, server: ScriptedServer) -> None:
+def test_a_refused_key_stops_the_run(topics: Path, server: ScriptedServer) -> None:
     server.key = "sk-another"
-    ran = strop(*command(topics, server, *SIMPLE))
-    assert (ran.code, ran.stdout) == (1, "")
-    assert ran.stderr.count("\n") == 1
-    assert "STROP_API_KEY" in ran.stderr
+    result = strop(*command(topics, server, *SIMPLE))
+    assert (result.code, result.stdout) == (1, "")
+    assert result.stderr.count("\n") == 1
+    assert "STROP_API_KEY" in result.stderr
     server.key = KEY
     run(topics, server, *SIMPLE)
-    assert len(lists(topics, "simple")) == 12
+    assert len(query_lists(topics, "simple")) == 12
 
 
-# -- what the replies hold ---------------------------------------------------------------------
+# -- parsing and filtering of replies ----------------------------------------------------------
 
 
-def test_replies_that_hold_nothing_are_counted_and_kept(
+def test_replies_without_a_query_are_counted_and_stored(
     topics: Path, server: ScriptedServer
 ) -> None:
-    good = server.text
+    write = server.text
 
     def text(prompt: str) -> str:
         own = topics_in(prompt)[0]
-        odd = {TOPICS[1]: "I'm sorry, I can't help with that.", TOPICS[2]: "<QUERY>...</QUERY>"}
-        return odd.get(own) or good(prompt)
+        bad = {TOPICS[1]: "I'm sorry, I can't help with that.", TOPICS[2]: "<QUERY>...</QUERY>"}
+        return bad.get(own) or write(prompt)
 
     server.text = text
-    ran = run(topics, server, *SIMPLE)
-    assert "dropped: 1 refusal, 1 query without words (2 replies without a query; " in ran.stdout
-    told = run(topics, server, *SIMPLE, "--json").json
-    assert told["dropped"] == {"refusal": 1, "query without words": 1}
-    assert told["empty_replies"] == 2
-    assert asked(server) == 12  # they were paid for, and asked again would say the same
+    result = run(topics, server, *SIMPLE)
+    assert "dropped: 1 refusal, 1 query without words (2 replies without a query; " in result.stdout
+    report = run(topics, server, *SIMPLE, "--json").json
+    assert report["dropped"] == {"refusal": 1, "query without words": 1}
+    assert report["empty_replies"] == 2
+    assert count_requests(server) == 12  # they were paid for, and a retry would return the same
     texts = {text for (text,) in rows(topics, "SELECT text FROM replies")}
     assert {"I'm sorry, I can't help with that.", "<QUERY>...</QUERY>"} < texts
-    assert set(lists(topics, "simple")) == set(IDS) - {"d1", "d2"}
+    assert set(query_lists(topics, "simple")) == set(IDS) - {"d1", "d2"}
 
 
-def test_what_is_filtered_is_reported(topics: Path, server: ScriptedServer) -> None:
+def test_filtered_queries_are_reported(topics: Path, server: ScriptedServer) -> None:
     server.text = lambda prompt: "".join(
-        f"<QUERY>{one}</QUERY>"
-        for one in ("how do {0} work", "How do {0} work?", "как работают эти вещи", "{0} and rain")
+        f"<QUERY>{text}</QUERY>"
+        for text in ("how do {0} work", "How do {0} work?", "как работают эти вещи", "{0} and rain")
     ).format(topics_in(prompt)[0])
-    ran = run(topics, server, *SIMPLE, "--limit", "5", "--json").json
-    assert ran["queries"] == 10
-    assert sum(ran["dropped"].values()) == 10
-    assert set(ran["dropped"].values()) == {5}
+    result = run(topics, server, *SIMPLE, "--limit", "5", "--json").json
+    assert result["queries"] == 10
+    assert sum(result["dropped"].values()) == 10
+    assert set(result["dropped"].values()) == {5}
     assert "dropped: 5 " in run(topics, server, *SIMPLE, "--limit", "5").stdout
 
 
-def test_what_was_dropped_can_be_shown(topics: Path, server: ScriptedServer) -> None:
-    sorry = "I'm sorry, I can't help\nwith that."
+def test_dropped_queries_can_be_shown(topics: Path, server: ScriptedServer) -> None:
+    refusal = "I'm sorry, I can't help\nwith that."
     server.text = lambda prompt: (
-        sorry
+        refusal
         if topics_in(prompt)[0] == TOPICS[1]
         else "<QUERY>how do {0} work</QUERY><QUERY>How do {0} work?</QUERY>".format(
             topics_in(prompt)[0]
@@ -586,21 +584,21 @@ def test_what_was_dropped_can_be_shown(topics: Path, server: ScriptedServer) -> 
     )
     run(topics, server, *SIMPLE, "--limit", "3")
     server.seen.clear()
-    with FileLock(topics / "writer.lock"):  # it only reads
+    with FileLock(topics / "writer.lock"):  # it needs no lock
         shown = run(topics, server, *SIMPLE, "--limit", "3", "--show-dropped")
-        told = run(topics, server, *SIMPLE, "--show-dropped", "--json").json
+        report = run(topics, server, *SIMPLE, "--show-dropped", "--json").json
     assert shown.stdout.splitlines() == [
         f"d0: duplicate: How do {TOPICS[0]} work?",
         "d1: refusal: I'm sorry, I can't help with that.",
         f"d2: duplicate: How do {TOPICS[2]} work?",
     ]
-    assert told["dropped"][1] == {"id": "d1", "reason": "refusal", "text": sorry}
+    assert report["dropped"][1] == {"id": "d1", "reason": "refusal", "text": refusal}
     assert not server.seen
 
 
-def test_commands_that_only_read_wait_for_no_writer(topics: Path, server: ScriptedServer) -> None:
+def test_commands_that_only_read_need_no_lock(topics: Path, server: ScriptedServer) -> None:
     run(topics, server, *SIMPLE, "--batch", "submit")
-    before = sqlite_dump(topics)
+    before = catalog_dump(topics)
     with FileLock(topics / "writer.lock"):
         run(topics, server, "--style", "contrastive", "--dry-run")
         assert "batch_0" in run(topics, server, *SIMPLE, "--batch", "status").stdout
@@ -608,13 +606,13 @@ def test_commands_that_only_read_wait_for_no_writer(topics: Path, server: Script
         busy = strop(*command(topics, server, *SIMPLE))
     assert busy.code == 1
     assert "writing to" in busy.stderr
-    assert sqlite_dump(topics) == before
+    assert catalog_dump(topics) == before
 
 
 def test_a_run_and_info_give_the_same_counts(
     topics: Path, server: ScriptedServer, tmp_path: Path
 ) -> None:
-    """Also where a document keeps no query, or the run was limited to some documents."""
+    """Also if a document has no query left, or the run was limited to some documents."""
 
     def text(prompt: str) -> str:
         own = topics_in(prompt)[0]
@@ -622,27 +620,27 @@ def test_a_run_and_info_give_the_same_counts(
 
     server.text = text
     for limit in ("12", "2"):
-        told = run(topics, server, *SIMPLE, "--limit", limit, "--json").json
-        about = strop("info", topics, "--json").json["sets"]["simple"]
-        assert (told["documents"], told["queries"]) == (11, 11)
-        assert (about["documents"], about["queries"]) == (11, 11)
+        report = run(topics, server, *SIMPLE, "--limit", limit, "--json").json
+        info = strop("info", topics, "--json").json["sets"]["simple"]
+        assert (report["documents"], report["queries"]) == (11, 11)
+        assert (info["documents"], info["queries"]) == (11, 11)
     empty = tmp_path / "none.jsonl"
     empty.write_text("")
-    told = run(topics, server, *SIMPLE, "--replies-in", empty, "--json").json
-    assert (told["documents"], told["queries"]) == (11, 11)
+    report = run(topics, server, *SIMPLE, "--replies-in", empty, "--json").json
+    assert (report["documents"], report["queries"]) == (11, 11)
 
 
-def nearer_own(index: Index, id_: str, queries: list[str]) -> list[bool]:
-    """Whether the embedder places each query nearer its document than every reference."""
-    chosen = index.references_of(id_)
-    assert chosen is not None
+def is_nearer_own(index: Index, id_: str, queries: list[str]) -> list[bool]:
+    """Whether each query is nearer its document than every reference."""
+    selected = index.references_of(id_)
+    assert selected is not None
     vectors = [
-        np.asarray(index.embedder.embed([index.get(one).content], "document"))[0]
-        for one in (id_, *(reference.id for reference in chosen.references))
+        np.asarray(index.embedder.embed([index.get(text_id).content], "document"))[0]
+        for text_id in (id_, *(reference.id for reference in selected.references))
     ]
     units = [vector / np.linalg.norm(vector) for vector in vectors]
-    asked_ = index.embed_queries(queries)
-    return [all(float(q @ units[0]) > float(q @ other) for other in units[1:]) for q in asked_]
+    embedded = index.embed_queries(queries)
+    return [all(float(q @ units[0]) > float(q @ other) for other in units[1:]) for q in embedded]
 
 
 @pytest.mark.parametrize("style", ["contrastive", "negative"])
@@ -652,29 +650,29 @@ def test_the_contrast_rate(topics: Path, server: ScriptedServer, style: str) -> 
         return f"<QUERY>how do {own} work</QUERY><QUERY>all about {others[0]}</QUERY>"
 
     server.text = text
-    told = run(topics, server, "--style", style, "--json").json
-    made = lists(topics, style)
+    report = run(topics, server, "--style", style, "--json").json
+    queries = query_lists(topics, style)
     with Index.open(topics) as index:
-        apart = {id_: nearer_own(index, id_, texts) for id_, texts in made.items()}
+        nearer_own = {id_: is_nearer_own(index, id_, texts) for id_, texts in queries.items()}
         if style == "negative":  # these are for the references
-            apart = {id_: [not one for one in mask] for id_, mask in apart.items()}
-        share = sum(map(sum, apart.values())) / sum(map(len, apart.values()))
+            nearer_own = {id_: [not value for value in mask] for id_, mask in nearer_own.items()}
+        share = sum(map(sum, nearer_own.values())) / sum(map(len, nearer_own.values()))
         assert 0 < share < 1
         assert index.searcher.contrast_rate(style) == pytest.approx(share)
-    assert told["contrast"] == pytest.approx(share)
+    assert report["contrast"] == pytest.approx(share)
     nearer = {
         "contrastive": "to their document than to all of its references",
         "negative": "to a reference than to their document",
     }
-    ran = run(topics, server, "--style", style)
+    result = run(topics, server, "--style", style)
     rate = f"contrast rate of the set: {share:.1%} of its queries are nearer {nearer[style]}"
-    assert rate in ran.stdout
+    assert rate in result.stdout
 
 
-# -- what changes ------------------------------------------------------------------------------
+# -- changed documents, prompts and models ---------------------------------------------------
 
 
-def test_only_what_changed_is_asked_again(topics: Path, server: ScriptedServer) -> None:
+def test_only_changed_texts_and_prompts_are_sent(topics: Path, server: ScriptedServer) -> None:
     run(topics, server, *SIMPLE)
     server.seen.clear()
     strop("add", topics, "-", stdin=jsonl(record(3, " Now with a new end.")))
@@ -682,36 +680,36 @@ def test_only_what_changed_is_asked_again(topics: Path, server: ScriptedServer) 
     assert [document_of(seen) for seen in server.seen] == ["d3"]
     server.seen.clear()
     run(topics, server, *SIMPLE, "--noun", "question")
-    assert asked(server) == 12
+    assert count_requests(server) == 12
     server.seen.clear()
-    run(topics, server, *SIMPLE)  # back: all of it is there
+    run(topics, server, *SIMPLE)  # the first prompt again: all replies are stored
     assert not server.seen
 
 
-def test_another_model_leaves_nothing_of_the_first(topics: Path, server: ScriptedServer) -> None:
+def test_another_model_replaces_all_queries(topics: Path, server: ScriptedServer) -> None:
     run(topics, server, *SIMPLE)
-    first = lists(topics, "simple")
+    first = query_lists(topics, "simple")
     server.text = lambda prompt: f"<QUERY>{topics_in(prompt)[0]} by another</QUERY>"
-    ran = run(topics, server, *SIMPLE, "--limit", "4", lm="openai:other")
-    assert lists(topics, "simple") == {f"d{i}": [f"{TOPICS[i]} by another"] for i in range(4)}
-    assert "8 lists of another generator were dropped" in " ".join(ran.stderr.split())
+    result = run(topics, server, *SIMPLE, "--limit", "4", lm="openai:other")
+    assert query_lists(topics, "simple") == {f"d{i}": [f"{TOPICS[i]} by another"] for i in range(4)}
+    assert "8 lists of another generator were dropped" in " ".join(result.stderr.split())
     with Index.open(topics) as index:
         hits = index.search("how do paper mills work", 12, "simsharp", alpha=5)
         assert hits.ids[0, 0] == "d11"
         plain = dict(zip(*(x[0] for x in (hits.ids, hits.scores)), strict=True))
         trad = index.search("how do paper mills work", 12, "trad")
         assert plain["d11"] == pytest.approx(trad.scores[0, 0], abs=1e-6)
-    calls = asked(server)
-    back = run(topics, server, *SIMPLE)
-    assert asked(server) == calls
-    assert lists(topics, "simple") == first
-    assert "dropped from" not in back.stderr
+    n_requests = count_requests(server)
+    restored = run(topics, server, *SIMPLE)
+    assert count_requests(server) == n_requests
+    assert query_lists(topics, "simple") == first
+    assert "dropped from" not in restored.stderr
 
 
-def test_lists_from_a_file_that_a_model_replaces(topics: Path, server: ScriptedServer) -> None:
-    """Those are in no reply: it is said where they came from."""
-    given = jsonl(*({"id": id_, "queries": [f"my own on {id_}"]} for id_ in IDS))
-    assert strop("queries", topics, "--file", "-", *SIMPLE, stdin=given).code == 0
+def test_replacing_lists_from_a_file_needs_an_option(topics: Path, server: ScriptedServer) -> None:
+    """No reply has them, so the error says where they came from."""
+    lines = jsonl(*({"id": id_, "queries": [f"my own on {id_}"]} for id_ in IDS))
+    assert strop("queries", topics, "--file", "-", *SIMPLE, stdin=lines).code == 0
     packed = ("--style", "contrastive", "--set", "simple", "--replace", "--dry-run", "--json")
     assert run(topics, server, *packed).json["packed"]["calls"] > 0
     for action in ((), ("--dry-run",)):
@@ -719,17 +717,17 @@ def test_lists_from_a_file_that_a_model_replaces(topics: Path, server: ScriptedS
         assert refused.code == 1
         assert "came from a file" in refused.stderr
         assert "--set NAME" in refused.stderr
-    assert (asked(server), len(lists(topics, "simple"))) == (0, 12)
-    ran = run(topics, server, *SIMPLE, "--limit", "4", "--replace")
-    said = " ".join(ran.stderr.split())
-    assert "8 lists from a file were dropped" in said
-    assert "replies" not in said
+    assert (count_requests(server), len(query_lists(topics, "simple"))) == (0, 12)
+    result = run(topics, server, *SIMPLE, "--limit", "4", "--replace")
+    warning = " ".join(result.stderr.split())
+    assert "8 lists from a file were dropped" in warning
+    assert "replies" not in warning
 
 
-# -- to other places -----------------------------------------------------------------------------
+# -- export and import ---------------------------------------------------------------------------
 
 
-def test_a_set_goes_to_a_file_and_into_another_index(
+def test_a_set_is_exported_and_imported_into_another_index(
     topics: Path, server: ScriptedServer, tmp_path: Path
 ) -> None:
     server.text = lambda prompt: f"<QUERY>„{topics_in(prompt)[0]}“: naïve 問い\u2028?</QUERY>"
@@ -742,11 +740,11 @@ def test_a_set_goes_to_a_file_and_into_another_index(
     other = tmp_path / "other.index"
     assert strop("build", docs, "-o", other, "--queries", "none").code == 0
     assert strop("queries", other, "--file", out, *SIMPLE).code == 0
-    assert lists(other, "simple") == lists(topics, "simple")
-    with Index.open(topics) as one, Index.open(other) as two:
+    assert query_lists(other, "simple") == query_lists(topics, "simple")
+    with Index.open(topics) as first, Index.open(other) as second:
         for method in ("sharp", "simsharp", "maxsim"):
-            found = [index.search(TOPICS, 12, method).scores for index in (one, two)]
-            assert np.array_equal(found[0], found[1])
+            scores = [index.search(TOPICS, 12, method).scores for index in (first, second)]
+            assert np.array_equal(scores[0], scores[1])
 
 
 # -- wrong usage -------------------------------------------------------------------------------
@@ -807,7 +805,7 @@ LM = "--lm openai:m --style simple"
         (f"{LM} --budget -1", 2, "--budget"),
     ],
 )
-def test_wrong_usage_is_one_clear_line(
+def test_usage_errors_are_one_line(
     topics: Path,
     server: ScriptedServer,
     monkeypatch: pytest.MonkeyPatch,
@@ -816,18 +814,18 @@ def test_wrong_usage_is_one_clear_line(
     words: str,
 ) -> None:
     monkeypatch.chdir(topics.parent)
-    before = list(sqlite_dump(topics))
-    ran = strop("queries", topics, *args.split())
-    assert (ran.code, ran.stdout) == (code, "")
-    *usage, last = ran.stderr.splitlines()
+    before = list(catalog_dump(topics))
+    result = strop("queries", topics, *args.split())
+    assert (result.code, result.stdout) == (code, "")
+    *usage, last = result.stderr.splitlines()
     assert words in last
     assert last.startswith("Error: " if code == 2 else "error: ")
     assert len(usage) == (3 if code == 2 else 0)
     assert not server.seen
-    assert list(sqlite_dump(topics)) == before
+    assert list(catalog_dump(topics)) == before
 
 
-def sqlite_dump(index: Path) -> list[str]:
+def catalog_dump(index: Path) -> list[str]:
     connection = sqlite3.connect(index / "catalog.sqlite")
     try:
         return list(connection.iterdump())

@@ -48,7 +48,7 @@ def test_same_normal_form(one: str, other: str) -> None:
         ("resume", "résumé"),
     ],
 )
-def test_other_normal_form(one: str, other: str) -> None:
+def test_different_normal_form(one: str, other: str) -> None:
     assert normal_form(one) != normal_form(other)
     assert not near(one, other)
 
@@ -77,7 +77,7 @@ def test_near_duplicates(one: str, other: str) -> None:
         ("東京大学はいつ設立されましたか", "京都大学はいつ設立されましたか"),
     ],
 )  # fmt: skip
-def test_what_is_not_near(one: str, other: str) -> None:
+def test_not_near_duplicates(one: str, other: str) -> None:
     assert not near(one, other)
 
 
@@ -114,12 +114,12 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize("document", SCRIPTS)
-def test_scripts(document: str) -> None:
-    fitting = {document}
+def test_wrong_scripts(document: str) -> None:
+    accepted = {document}
     if document == "Japanese":
-        fitting.add("Han")  # may be Japanese without kana
+        accepted.add("Han")  # may be Japanese without kana
     for name, query in SCRIPTS.items():
-        assert wrong_script(query, SCRIPTS[document]) == (name not in fitting), name
+        assert wrong_script(query, SCRIPTS[document]) == (name not in accepted), name
         assert not wrong_script(query, SCRIPTS[document], [query]), name
 
 
@@ -137,11 +137,11 @@ def test_scripts(document: str) -> None:
         ("ｗｉｎｇ", SCRIPTS["Latin"]),
     ],
 )
-def test_what_is_no_wrong_script(query: str, document: str) -> None:
+def test_scripts_that_are_accepted(query: str, document: str) -> None:
     assert not wrong_script(query, document)
 
 
-# --- all together
+# --- all filters
 
 
 def test_filters_report_what_they_drop() -> None:
@@ -157,10 +157,10 @@ def test_filters_report_what_they_drop() -> None:
         "Theorie des Windkanals",
         "Noch eine Frage dazu",
     ]
-    found = apply_filters(queries, document, ["Beispiel einer Frage?"], limit=3)
-    assert found.kept == [queries[0], queries[5], queries[7]]
-    assert found.positions == [0, 5, 7]
-    assert [(reason, queries.index(text)) for reason, text in found.dropped] == [
+    filtered = apply_filters(queries, document, ["Beispiel einer Frage?"], limit=3)
+    assert filtered.kept == [queries[0], queries[5], queries[7]]
+    assert filtered.positions == [0, 5, 7]
+    assert [(reason, queries.index(text)) for reason, text in filtered.dropped] == [
         ("empty", 1), ("duplicate", 2), ("wrong script", 3), ("example", 4),
         ("near duplicate", 6), ("over the limit", 8),
     ]  # fmt: skip
@@ -175,16 +175,16 @@ def test_filters_report_what_they_drop() -> None:
     st.lists(st.text(max_size=20), max_size=2),
     st.integers(0, 5) | st.none(),
 )
-def test_any_list_is_filtered(
+def test_filters_on_random_lists(
     queries: list[str], document: str, examples: list[str], limit: int | None
 ) -> None:
-    found = apply_filters(queries, document, examples, limit=limit)
-    assert found.kept == [queries[at] for at in found.positions]
-    assert found.positions == sorted(set(found.positions))
-    assert sorted([*found.kept, *(text for _, text in found.dropped)]) == sorted(queries)
-    assert limit is None or len(found.kept) <= limit
-    again = apply_filters(found.kept, document, examples, limit=limit)
-    assert again.kept == found.kept
+    filtered = apply_filters(queries, document, examples, limit=limit)
+    assert filtered.kept == [queries[at] for at in filtered.positions]
+    assert filtered.positions == sorted(set(filtered.positions))
+    assert sorted([*filtered.kept, *(text for _, text in filtered.dropped)]) == sorted(queries)
+    assert limit is None or len(filtered.kept) <= limit
+    again = apply_filters(filtered.kept, document, examples, limit=limit)
+    assert again.kept == filtered.kept
 
 
 # --- real queries
@@ -198,15 +198,15 @@ def _lines(path: Path) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.parametrize("style", ["contrastive", "simple"])
-def test_good_queries_stay(collections: Path, style: str) -> None:
+def test_good_queries_are_kept(collections: Path, style: str) -> None:
     folder = collections / "cranfield"
     texts = {line["_id"]: line["text"] for line in _lines(folder / "corpus.jsonl")}
     examples = [line["text"] for line in _lines(folder / "queries.jsonl")][:3]
     kept = dropped = 0
     for line in list(_lines(folder / "generated" / f"{style}.jsonl"))[::4]:
-        found = apply_filters(line["queries"], texts[line["id"]], examples)
-        kept += len(found.kept)
-        dropped += len(found.dropped)
+        filtered = apply_filters(line["queries"], texts[line["id"]], examples)
+        kept += len(filtered.kept)
+        dropped += len(filtered.dropped)
     assert kept > 2800
     assert dropped <= 0.002 * kept
 

@@ -25,27 +25,27 @@ pytestmark = pytest.mark.skipif(
 @pytest.mark.parametrize("size", [3, pytest.param(24, marks=pytest.mark.slow)])
 def test_smollm2_writes_queries_on_topic(tmp_path: Path, size: int) -> None:
     path = tmp_path / "index"
-    described = [document for document in read_stdlib() if 200 < len(document.text) < 800]
-    chosen = described[:: len(described) // size][:size]
+    documents = [document for document in read_stdlib() if 200 < len(document.text) < 800]
+    chosen = documents[:: len(documents) // size][:size]
     with Index.create(path) as index:
         index.add(chosen)
-    line = ["queries", str(path), "--lm", "smollm2", "--style", "simple", "--samples", "1"]
-    done = CliRunner().invoke(main, [*line, "--json"])
-    assert done.exit_code == 0, done.output
-    summary = json.loads(done.stdout)
+    command = ["queries", str(path), "--lm", "smollm2", "--style", "simple", "--samples", "1"]
+    result = CliRunner().invoke(main, [*command, "--json"])
+    assert result.exit_code == 0, result.output
+    summary = json.loads(result.stdout)
     assert (summary["replies"], summary["failures"], summary["answered"]) == (size, 0, size)
     assert summary["queries"] >= 0.8 * size, "replies do not parse"
 
     with Index.open(path) as index:
         lists = dict(index.query_lists("simple"))
         ids = [document.id for document in chosen if document.id in lists]
-        own = index.embed_queries([lists[id_][0] for id_ in ids])
+        queries = index.embed_queries([lists[id_][0] for id_ in ids])
         texts = index.embed_queries([index.get(id_).content for id_ in ids])
-        similar = own @ texts.T
-        apart = similar[~np.eye(len(ids), dtype=bool)]
-        # On topic: by far nearer its own document than another one taken at random.
-        assert np.diag(similar).mean() > apart.mean() + 0.2
-        wins = (np.diag(similar)[:, None] > similar).sum() / apart.size
+        similarities = queries @ texts.T
+        others = similarities[~np.eye(len(ids), dtype=bool)]
+        # On topic: far nearer its own document than other documents.
+        assert np.diag(similarities).mean() > others.mean() + 0.2
+        wins = (np.diag(similarities)[:, None] > similarities).sum() / others.size
         assert wins > 0.9
 
     with sqlite3.connect(path / "catalog.sqlite") as connection:
@@ -54,7 +54,7 @@ def test_smollm2_writes_queries_on_topic(tmp_path: Path, size: int) -> None:
             " created FROM replies"
         ).fetchall()
     assert len(rows) == size
-    for lm, options, settings, model, text, given, got, seconds, created in rows:
+    for lm, options, settings, model, text, n_input, n_output, seconds, created in rows:
         assert lm == "smollm2"
         assert json.loads(options) == {"completion": True}
         saved = json.loads(settings)
@@ -63,10 +63,10 @@ def test_smollm2_writes_queries_on_topic(tmp_path: Path, size: int) -> None:
         assert (saved["temperature"], saved["samples"]) == (0.3, 1)
         assert model.endswith(".gguf")
         assert text.strip()
-        assert given > 100
-        assert 0 < got <= 40
+        assert n_input > 100
+        assert 0 < n_output <= 40
         assert seconds > 0
         assert created.startswith("20")
 
-    again = CliRunner().invoke(main, [*line, "--json"])
+    again = CliRunner().invoke(main, [*command, "--json"])
     assert json.loads(again.stdout)["replies"] == 0

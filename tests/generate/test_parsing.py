@@ -1,4 +1,4 @@
-"""Replies of language models: every form is read, nothing raises, time stays linear."""
+"""Parsing of replies: all formats are read, no reply raises, the time is linear."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SMALL = PromptSettings("simple", profile="small")
 ARGUMENTS = PromptSettings(noun="counter-argument passage")
 
 
-def queries(text: str, of: PromptSettings = PLAIN, truncated: bool = False) -> list[str]:
-    return parse_reply(text, of, truncated).queries
+def queries(text: str, prompt: PromptSettings = PLAIN, truncated: bool = False) -> list[str]:
+    return parse_reply(text, prompt, truncated).queries
 
 
-# --- queries in realistic formats come back as they were
+# --- queries in realistic formats are parsed unchanged
 
 _REAL = [
     "what is the effect of constant free stream vorticity on a flat plate .",
@@ -123,7 +123,7 @@ FORMATS: dict[str, Callable[[list[str]], str]] = {
     "JSON with a comma too many": lambda texts: json.dumps(texts)[:-1] + ",\n]",
     "a list of Python": lambda texts: "['" + "', '".join(texts) + "']",
 }
-# Lines without marks: what looks like a number or an apology there cannot be told from one.
+# Lines without marks: a query that looks like a number or an apology is ambiguous there.
 PLAIN_LINES = {
     "lines": _each("{q}", before="Here are 10 queries:\n\n"),
     "lines apart": _each("{q}", before="Sure, here are the queries:\n", between="\n\n"),
@@ -133,16 +133,16 @@ PLAIN_LINES = {
 
 @settings(max_examples=40)
 @given(texts=_QUERIES)
-def test_queries_come_back(texts: list[str]) -> None:
+def test_queries_are_parsed_unchanged_from_every_format(texts: list[str]) -> None:
     for name, write in {**FORMATS, **PLAIN_LINES}.items():
-        given_texts = texts
+        expected = texts
         if name in PLAIN_LINES and texts[0].startswith("I cannot"):
-            given_texts = texts[1:]
-        if name == "numbers in tags":  # a single one may be part of its query
-            given_texts = [*texts, "one more"]
-        parsed = parse_reply(write(given_texts), PLAIN)
-        assert parsed.queries == given_texts, name
-        assert len(parsed.against) == len(given_texts), name
+            expected = texts[1:]
+        if name == "numbers in tags":  # a single number can be part of its query
+            expected = [*texts, "one more"]
+        parsed = parse_reply(write(expected), PLAIN)
+        assert parsed.queries == expected, name
+        assert len(parsed.against) == len(expected), name
 
 
 # --- case by case
@@ -163,7 +163,7 @@ English</PLAN> <AGAINST>2, 5</AGAINST> <QUERY>one</QUERY>
     assert parse_reply(reply, PACKED).against[3] == (0, 1, 2, 8)
 
 
-def test_tags_behind_the_query_belong_to_it() -> None:
+def test_tags_after_a_query_belong_to_it() -> None:
     reply = "<QUERY>one</QUERY><AGAINST>1</AGAINST><QUERY>two</QUERY><AGAINST>[2, 3]</AGAINST>"
     assert parse_reply(reply, PACKED).against == [(0,), (1, 2)]
     reply = json.dumps([{"query": "one", "references": ["2"]}, {"query": "two", "against": "1,12"}])
@@ -193,7 +193,7 @@ def test_tags_behind_the_query_belong_to_it() -> None:
         ("<think>one\n1. two", [], []),
     ],
 )
-def test_cut_replies_lose_what_is_not_complete(
+def test_truncated_replies_lose_incomplete_queries(
     reply: str, whole: list[str], cut: list[str]
 ) -> None:
     assert queries(reply) == whole
@@ -225,7 +225,7 @@ def test_cut_replies_lose_what_is_not_complete(
         ("1. " + "word " * 300, "query too long"),
     ],
 )
-def test_useless_replies_say_why(reply: str, problem: str) -> None:
+def test_replies_without_a_query_give_a_reason(reply: str, problem: str) -> None:
     parsed = parse_reply(reply, PLAIN)
     assert parsed.queries == []
     assert [reason for reason, _ in parsed.dropped] == [problem]
@@ -264,7 +264,7 @@ def test_useless_replies_say_why(reply: str, problem: str) -> None:
         ("<s>1. one</s>", ["one"]),
     ],
 )  # fmt: skip
-def test_what_models_return(reply: str, expected: list[str]) -> None:
+def test_replies_of_real_models(reply: str, expected: list[str]) -> None:
     parsed = parse_reply(reply, PLAIN)
     assert parsed.queries == expected
     assert parsed.dropped == []
@@ -300,7 +300,7 @@ def test_completions(reply: str, expected: list[str]) -> None:
     assert queries(reply, SMALL) == expected
 
 
-def test_a_completion_that_was_cut_off() -> None:
+def test_truncated_completions() -> None:
     assert queries(" what is", SMALL, truncated=True) == []
     assert queries(" what is lift\nDocument: A wi", SMALL, truncated=True) == ["what is lift"]
 
@@ -321,11 +321,11 @@ _NASTY = st.lists(
 @settings(max_examples=300)
 @given(
     text=st.text(max_size=300) | _NASTY,
-    of=st.sampled_from([PLAIN, PACKED, SIMPLE, SMALL, ARGUMENTS]),
+    prompt=st.sampled_from([PLAIN, PACKED, SIMPLE, SMALL, ARGUMENTS]),
     truncated=st.booleans(),
 )
-def test_any_reply_is_read(text: str, of: PromptSettings, truncated: bool) -> None:
-    parsed = parse_reply(text, of, truncated, references=3)
+def test_random_replies_are_parsed(text: str, prompt: PromptSettings, truncated: bool) -> None:
+    parsed = parse_reply(text, prompt, truncated, references=3)
     assert len(parsed.queries) == len(parsed.against)
     assert parsed.queries or parsed.dropped
     for query in parsed.queries:
@@ -348,8 +348,8 @@ _PIECES = (
 _BEGINNINGS = ("", "<", "<query", "<query ", "Query", "Query 1", '["', '{"', "<AGAINST>", "i'm ")
 
 
-def test_long_replies_are_read_in_linear_time() -> None:
-    """Patterns that backtrack need minutes for some of these, all others seconds together."""
+def test_long_replies_are_parsed_in_linear_time() -> None:
+    """Patterns that backtrack need minutes for some of these; linear ones need seconds for all."""
     began = time.process_time()
     for piece in _PIECES:
         parse_reply(piece * (60_000 // len(piece)) + "x", PLAIN)

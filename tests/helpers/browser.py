@@ -1,4 +1,4 @@
-"""A real Chromium, where one is installed."""
+"""A real Chromium, if one is installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
-# As root there is no sandbox; nothing else may be called for at the start.
+# Root cannot use the sandbox; the other flags turn off background requests.
 _FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -19,7 +19,7 @@ _FLAGS = [
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Start a browser; tests skip where there is none."""
+    """Start a browser; skip the test if none is installed."""
     path = next(filter(None, map(shutil.which, _NAMES)), None)
     if path is None:
         pytest.skip("no Chromium here: apt-get install chromium, or another that is on the PATH")

@@ -1,4 +1,4 @@
-"""Random documents with query vectors, and their scores written out literally."""
+"""Random documents with query vectors, and their scores by the formula of the paper."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strop.storage.snapshot import Spans
 from strop.types import Vectors
 
 MORE = int(os.environ.get("STROP_EXAMPLES", "1"))
-"""How many times as many random cases are tried as by default."""
+"""Factor by which the default number of random cases is multiplied."""
 
 
 class Case(NamedTuple):
@@ -83,21 +83,21 @@ def make_case(seed: int, sizes: tuple[int, int, int, int, int], exact: bool) -> 
 
     def rows(count: int) -> Vectors:
         if exact:
-            made = np.array([_exact_row(rng, dim) for _ in range(count)], np.float32)
+            vectors = np.array([_exact_row(rng, dim) for _ in range(count)], np.float32)
         else:
-            made = unit_rows(rng.normal(size=(count, dim)) + rng.normal(size=dim))
-        made = made.reshape(count, dim)
-        made[rng.random(count) < 0.05] = 0  # a text with nothing in it
-        return made
+            vectors = unit_rows(rng.normal(size=(count, dim)) + rng.normal(size=dim))
+        vectors = vectors.reshape(count, dim)
+        vectors[rng.random(count) < 0.05] = 0  # an empty text
+        return vectors
 
     documents = rows(n_documents)
     lists = []
     for _ in range(n_sets):
-        of = [rows(int(rng.integers(0, most + 1))) for _ in range(n_documents)]
-        for j in range(n_documents):  # twins, and opposites that can cancel the document
-            if len(of[j]) and rng.random() < 0.2:
-                of[j][0] = documents[j] * rng.choice([-1, 1])
-            if len(of[j]) > 1 and rng.random() < 0.2:
-                of[j][1] = of[j][0]
-        lists.append(of)
+        queries = [rows(int(rng.integers(0, most + 1))) for _ in range(n_documents)]
+        for j in range(n_documents):  # equal vectors, and opposites that can cancel the document
+            if len(queries[j]) and rng.random() < 0.2:
+                queries[j][0] = documents[j] * rng.choice([-1, 1])
+            if len(queries[j]) > 1 and rng.random() < 0.2:
+                queries[j][1] = queries[j][0]
+        lists.append(queries)
     return Case(rows(n_query_vectors), documents, lists)

@@ -1,4 +1,4 @@
-"""Running the command, small datasets, a scripted service that wants a key."""
+"""Running the command line, small datasets, a scripted service that needs a key."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from click.testing import CliRunner
 from helpers.scripted_server import ScriptedServer
 from strop.cli.main import main
 
-# Variables that make rich colour its output or fold it at another width.
+# Variables that make rich color its output or wrap it at another width.
 _PLAIN = dict.fromkeys(("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS"))
 
 
 @dataclass(frozen=True)
-class Ran:
-    """How a command ended and what it said."""
+class CommandResult:
+    """The exit code and the output of a command."""
 
     code: int
     stdout: str
@@ -38,7 +38,7 @@ class Ran:
         return json.loads(self.stdout)
 
 
-def strop(*args: str | Path, stdin: str | bytes | None = None) -> Ran:
+def strop(*args: str | Path, stdin: str | bytes | None = None) -> CommandResult:
     """Run the command in this process; what it does not handle is raised."""
     result = CliRunner(env=_PLAIN).invoke(
         main,
@@ -47,17 +47,17 @@ def strop(*args: str | Path, stdin: str | bytes | None = None) -> Ran:
         input=stdin,
         catch_exceptions=False,
     )
-    return Ran(result.exit_code, result.stdout, result.stderr)
+    return CommandResult(result.exit_code, result.stdout, result.stderr)
 
 
-def python_m_strop(*args: str | Path, cwd: Path | None = None, **more: Any) -> Ran:
+def python_m_strop(*args: str | Path, cwd: Path | None = None, **options: Any) -> CommandResult:
     """Run the command in a process of its own."""
     env = {key: value for key, value in os.environ.items() if key not in _PLAIN}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "strop", *map(str, args)],
-        capture_output=True, text=True, encoding="utf-8", cwd=cwd, env=env, check=False, **more,
+        capture_output=True, text=True, encoding="utf-8", cwd=cwd, env=env, check=False, **options,
     )  # fmt: skip
-    return Ran(done.returncode, done.stdout, done.stderr)
+    return CommandResult(process.returncode, process.stdout, process.stderr)
 
 
 def jsonl(*records: object) -> str:
@@ -77,9 +77,9 @@ def beir(folder: Path, queries: dict[str, str], qrels: dict[str, dict[str, int]]
 
 @contextmanager
 def keyed_server(monkeypatch: pytest.MonkeyPatch, key: str) -> Iterator[ScriptedServer]:
-    """A scripted server that wants a key, which is the only one in the environment."""
+    """A scripted server that needs a key, and an environment with this key only."""
     # Nothing here is encrypted, and loading certificates takes longer than most of the tests.
-    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", lambda *given, **named: None)
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", lambda *args, **options: None)
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("STROP_API_KEY", key)

@@ -1,8 +1,8 @@
-"""Writers and readers that run in processes of their own, and some that die on the way.
+"""Writers and readers in processes of their own, some of which are killed while they work.
 
-As a script this is a server: it forks a child for each job it is asked for, which is much
-faster than starting a Python for each. ``Forks`` is its client. The jobs tell what to do to an
-index: a short story that uses everything which writes.
+As a script this is a server: it forks a child for each job, which is much faster than starting a
+Python for each. ``Forks`` is its client. The jobs write to an index or search it; together the
+changes of ``make_changes`` use every operation that writes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from helpers.fakes import (
     vector_of,
     vectors_of,
 )
-from helpers.words import assert_words_are_those_of_the_texts
+from helpers.words import assert_words_match_texts
 from strop import Document, Index, ReferenceSettings
 from strop.common.arrays import Ints
 from strop.embed import CachedEmbedder, load
@@ -58,17 +58,17 @@ from strop.types import Vectors
 
 CRASHED = 77
 
-# -- the story -------------------------------------------------------------------------------
+# -- changes of an index ---------------------------------------------------------------------
 
 Op = Callable[[Index], object]
 
 
-def page(i: int, version: int = 1, seen: int = 0) -> Document:
+def make_document(i: int, version: int = 1, seen: int = 0) -> Document:
     text = f"Alder{i} birch{i % 7} cedar{version} grow. Here elm{i % 3} fir{version} grow too."
     return Document(f"d{i}", text, f"Trees {i % 5}" if i % 4 else "", {"seen": seen})
 
 
-def questions(i: int, version: int) -> list[str]:
+def make_queries(i: int, version: int) -> list[str]:
     return [f"where grows alder{i}", f"which birch{version}", f"why cedar{i % 3}"][: 1 + i % 3]
 
 
@@ -84,8 +84,8 @@ class Writer:
             handle = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             os.write(handle, f"{zlib.crc32(prompt.encode())}\n".encode())
             os.close(handle)
-        asked = [f"what tells {word} from the others" for word in dict.fromkeys(words)]
-        return "".join(f"<PLAN>It names one.</PLAN><QUERY>{query}</QUERY>" for query in asked[:2])
+        queries = [f"what tells {word} from the others" for word in dict.fromkeys(words)]
+        return "".join(f"<PLAN>It names one.</PLAN><QUERY>{query}</QUERY>" for query in queries[:2])
 
 
 def generate(index: Index, size: int, log: Path | None) -> None:
@@ -96,30 +96,30 @@ def generate(index: Index, size: int, log: Path | None) -> None:
 REFERENCES = ReferenceSettings(neighbors=8, smallest=2, largest=3, n_init=2)
 
 
-def story(size: int, asked: Path | None = None) -> list[tuple[str, Op]]:
-    """Return changes by name; each can be told again after it was cut short anywhere.
+def make_changes(size: int, log: Path | None = None) -> list[tuple[str, Op]]:
+    """Return changes by name; each can be repeated after it was interrupted anywhere.
 
-    ``asked`` logs the calls of a language model.
+    ``log`` gets a line for each call of the language model.
     """
     later = size + max(2, size // 4)
-    styled = {f"d{i}": questions(i, 1) for i in range(size) if i % 3}
-    restyled = {f"d{i}": questions(i, 2 if i % 4 else 1) for i in range(size) if i % 3 == 1}
-    updated = [page(i, version=2 if i % 2 else 1, seen=1) for i in range(1, later)]
-    gone = {f"d{i}" for i in range(0, later, 5)}
+    styled = {f"d{i}": make_queries(i, 1) for i in range(size) if i % 3}
+    restyled = {f"d{i}": make_queries(i, 2 if i % 4 else 1) for i in range(size) if i % 3 == 1}
+    updated = [make_document(i, version=2 if i % 2 else 1, seen=1) for i in range(1, later)]
+    removed = {f"d{i}" for i in range(0, later, 5)}
     return [
-        ("add", lambda index: index.add(page(i) for i in range(size))),
+        ("add", lambda index: index.add(make_document(i) for i in range(size))),
         ("sharpen", lambda index: index.sharpen()),
         ("import", lambda index: index.import_queries(styled, "simple")),
         ("references", lambda index: index.select_references(REFERENCES)),
-        ("generate", lambda index: generate(index, size, asked)),
+        ("generate", lambda index: generate(index, size, log)),
         ("update", lambda index: index.add(updated)),
         ("import again", lambda index: index.import_queries(restyled, "simple")),
         ("expand", lambda index: index.augment("simple")),
-        ("remove", lambda index: index.remove(sorted(gone - index.unknown(gone)))),
+        ("remove", lambda index: index.remove(sorted(removed - index.unknown(removed)))),
         ("references again", lambda index: index.select_references(REFERENCES)),
         ("sharpen anew", lambda index: index.sharpen(n=1)),
         ("compact", lambda index: index.compact()),
-        ("revert", lambda index: index.add(page(i) for i in range(1, size) if i % 5)),
+        ("revert", lambda index: index.add(make_document(i) for i in range(1, size) if i % 5)),
         ("rename", lambda index: has(index, "simple") and index.rename_set("simple", "plain")),
         ("drop", lambda index: has(index, "plain") and index.drop_set("plain")),
     ]
@@ -133,9 +133,9 @@ def known_ids(size: int) -> list[str]:
     return [f"d{i}" for i in range(2 * size + 2)]
 
 
-# -- what an index shows ---------------------------------------------------------------------
+# -- the state of an index -------------------------------------------------------------------
 
-ASKED = "where grows alder3"
+QUERY = "where grows alder3"
 
 
 @dataclass(frozen=True)
@@ -157,11 +157,11 @@ class State:
         return State({id_: index.get(id_) for id_ in here}, lists)
 
 
-NOTHING = State({}, {})
+EMPTY_STATE = State({}, {})
 
 
 def outdated(index: Index) -> set[tuple[str, str]]:
-    """Return the lists (style, id) that were given for another text than their document's."""
+    """Return the lists (style, id) that were written for another text of their document."""
     with closing(sqlite3.connect(index.path / "catalog.sqlite")) as connection:
         rows = connection.execute(
             "SELECT name, id FROM spans s JOIN sets USING (set_id) JOIN documents d USING (number)"
@@ -170,33 +170,33 @@ def outdated(index: Index) -> set[tuple[str, str]]:
         return set(rows)
 
 
-def assert_whole(index: Index, size: int, before: State, after: State) -> None:
-    """Check an index that stopped between two states: nothing is lost, nothing is half.
+def assert_consistent(index: Index, size: int, before: State, after: State) -> None:
+    """Check an index whose change from one state to another was interrupted.
 
-    All documents are as before the change or all as after it, each list is the old or the new
-    one, and what searches find is made of the vectors of exactly these texts.
+    All documents are as before the change, or all are as after it. Each list is the old or the
+    new one. Scores are those of the vectors of exactly these texts.
     """
     assert index.check() == []
-    assert_words_are_those_of_the_texts(index)
+    assert_words_match_texts(index)
     now = State.of(index, size)
     assert now.documents in (before.documents, after.documents)
     for style, lists in now.lists.items():
         for id_, texts in lists.items():
-            was, becomes = (state.lists.get(style, {}).get(id_, []) for state in (before, after))
-            assert texts in (was, becomes), (style, id_)
+            old, new = (state.lists.get(style, {}).get(id_, []) for state in (before, after))
+            assert texts in (old, new), (style, id_)
     for id_ in now.documents:
-        chosen = index.references_of(id_)
-        assert chosen is None or {one.id for one in chosen.references} <= now.documents.keys()
-    q = vector_of(ASKED, "query")
-    plain = all_scores(index, ASKED, method="trad")
-    sharp = all_scores(index, ASKED, words=0, feedback=0)
+        selected = index.references_of(id_)
+        assert selected is None or {x.id for x in selected.references} <= now.documents.keys()
+    q = vector_of(QUERY, "query")
+    plain = all_scores(index, QUERY, method="trad")
+    sharp = all_scores(index, QUERY, words=0, feedback=0)
     unused = outdated(index)
     assert plain.keys() == sharp.keys()
     assert before.documents.keys() & now.documents.keys() <= plain.keys() <= now.documents.keys()
     for id_ in plain:
-        # Until its new vector is there, the old one serves.
-        known = [state.documents[id_] for state in (before, after) if id_ in state.documents]
-        own = [vector_of(document.content, "document") for document in known]
+        # Until a document's new vector is stored, searches use the old one.
+        versions = [state.documents[id_] for state in (before, after) if id_ in state.documents]
+        vectors = [vector_of(document.content, "document") for document in versions]
         queries = np.concatenate(
             [
                 vectors_of(lists.get(id_, []), "document" if style == "sentences" else "query")
@@ -205,16 +205,16 @@ def assert_whole(index: Index, size: int, before: State, after: State) -> None:
             ]
             or [np.empty((0, DIM))]
         )
-        assert any(abs(float(q @ d) - plain[id_]) < 1e-5 for d in own), id_
-        scores = [sharpened_score(q, d, queries, 1.0, 0.1) for d in own]
+        assert any(abs(float(q @ d) - plain[id_]) < 1e-5 for d in vectors), id_
+        scores = [sharpened_score(q, d, queries, 1.0, 0.1) for d in vectors]
         assert any(abs(score - sharp[id_]) < 1e-5 for score in scores), id_
 
 
-# -- dying at a chosen step ------------------------------------------------------------------
+# -- crashes at a chosen step ----------------------------------------------------------------
 
 
 class Disk:
-    """What a power cut leaves of the vectors: what was synced, under names that were synced."""
+    """What a power cut leaves of the vectors: synced bytes, under synced names."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -222,20 +222,20 @@ class Disk:
         self._bytes = {file.stat().st_ino: file.read_bytes() for file in folder.iterdir()}
 
     def synced(self, handle: int) -> None:
-        about = os.fstat(handle)
-        if stat.S_ISDIR(about.st_mode):
+        status = os.fstat(handle)
+        if stat.S_ISDIR(status.st_mode):
             self._names = {file.name: file.stat().st_ino for file in self._folder.iterdir()}
         else:
-            self._bytes[about.st_ino] = os.pread(handle, about.st_size, 0)
+            self._bytes[status.st_ino] = os.pread(handle, status.st_size, 0)
 
     def lose_power(self, folder: Path) -> None:
-        """Leave in ``folder``, a copy of that of the vectors, what would be left there."""
+        """Reduce ``folder``, a copy of the folder of vectors, to what a power cut leaves."""
         for file in folder.iterdir():
             os.unlink(file)
         for file in folder.parent.glob("cache/*"):  # never synced
             file.write_bytes(file.read_bytes()[:-40])
         for name, inode in self._names.items():
-            rest = b"\x7f" * 13  # something may have been written behind, or not
+            rest = b"\x7f" * 13  # unsynced bytes may follow
             (folder / name).write_bytes(self._bytes.get(inode, b"") + rest)
 
 
@@ -246,7 +246,7 @@ class Steps:
         self.left = last
 
     def __call__(self, spoil: Callable[[Path], object] | None = None, file: Path = Path()) -> None:
-        """Make a step; ``spoil(file)`` leaves what a stop in the middle of writing leaves."""
+        """Count a step; ``spoil(file)`` leaves the file as a crash during a write does."""
         self.left -= 1
         if self.left == 0:
             if spoil is not None:
@@ -257,7 +257,7 @@ class Steps:
         """A file was synced."""
 
     def watch(self) -> None:
-        """Make steps of: transactions, their commits, appending of rows (also half), syncing."""
+        """Count as steps: transactions, commits, appends of rows (also incomplete ones), syncs."""
         append, sync, writing = (
             strop.storage.vectors.append_rows, os.fsync, strop.storage.database.Database.writing,
         )  # fmt: skip
@@ -311,7 +311,7 @@ class Steps:
         strop.storage.database.Database.writing = transaction  # type: ignore[assignment]
 
     def watch_statements(self) -> None:
-        """Make a step of every SQL statement and of putting a file in its place."""
+        """Count as steps: every SQL statement, and replacing a file."""
         connect, replace, steps = sqlite3.connect, Path.replace, self
 
         class Stepping(sqlite3.Connection):
@@ -347,11 +347,11 @@ class Steps:
 
 
 class Recorder(Steps):
-    """Copies a folder at each step: what a process that is killed there leaves.
+    """Copies a folder at each step, as a process that is killed there leaves it.
 
-    What it wrote is in its files by then; what it has in memory or holds locked is not in a copy.
-    Steps that change no byte have one copy, in ``copies/1``, ``copies/2`` … With ``power`` a copy
-    has what a power cut leaves of the vectors.
+    A copy has what was written to files, but no memory and no locks. Steps that change no byte
+    share a copy. The copies are ``copies/1``, ``copies/2`` … With ``power``, a copy has only the
+    vectors that a power cut leaves.
     """
 
     def __init__(self, folder: Path, copies: Path, power: bool) -> None:
@@ -382,7 +382,7 @@ class Recorder(Steps):
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return the bytes of the files of an index that count; SQLite makes its -shm anew."""
+    """Return the bytes of the files of an index, without locks and SQLite's temporary -shm."""
     files = [file for file in folder.rglob("*") if file.is_file() and file.suffix != ".lock"]
     return {
         str(file.relative_to(folder)): file.read_bytes()
@@ -395,19 +395,19 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def record(path: str, size: int, op: int, power: bool, copies: str) -> None:
-    """Tell one part of the story and record what a stop at each of its steps leaves."""
+    """Make one change and record what a crash at each of its steps leaves."""
     strop.storage.pipeline.FEWEST = strop.storage.pipeline.MOST = 3
     index = reopen(Path(path))
     recorder = Recorder(Path(path), Path(copies), power)
     recorder.watch()
-    name, change = story(size)[op]
+    name, change = make_changes(size)[op]
     change(index)
     index.close()
-    assert -recorder.left >= (3 if name == "remove" else 12)  # so many steps were watched
+    assert -recorder.left >= (3 if name == "remove" else 12)  # the number of steps
 
 
 def follow(path: str, folder: str, last: int, log: str, pause: float) -> None:
-    """Sync a folder, slowly, and die at step ``last``; end well if there are fewer, or at 0."""
+    """Sync a folder, slowly, and crash at step ``last``; never if it is 0 or there are fewer."""
     strop.storage.pipeline.FEWEST = strop.storage.pipeline.MOST = 3
     with reopen(Path(path), Bag(Path(log), pause)) as index:
         if last:
@@ -416,13 +416,13 @@ def follow(path: str, folder: str, last: int, log: str, pause: float) -> None:
 
 
 def record_creating(path: str, copies: str) -> None:
-    """Create an index and record what a stop at each step leaves."""
+    """Create an index and record what a crash at each step leaves."""
     Recorder(Path(path), Path(copies), power=False).watch_statements()
     create(Path(path)).close()
 
 
-def tell(path: str, size: int, log: str, done: str, pause: float, asked: str) -> None:
-    """Tell the story from where it stopped to its end, slowly, noting each part that is done."""
+def apply_changes(path: str, size: int, log: str, done: str, pause: float, model_log: str) -> None:
+    """Make the remaining changes of ``make_changes``, slowly; ``done`` gets a line for each."""
     strop.storage.pipeline.FEWEST = strop.storage.pipeline.MOST = 16
     bag, notes = Bag(Path(log), pause), Path(done)
     if (Path(path) / "catalog.sqlite").exists():
@@ -431,9 +431,9 @@ def tell(path: str, size: int, log: str, done: str, pause: float, asked: str) ->
         index = create(Path(path), bag)
     with index:
         index.finish()
-        told = story(size, Path(asked))
-        for op in range(len(parts(notes)), len(told)):
-            told[op][1](index)
+        changes = make_changes(size, Path(model_log))
+        for op in range(len(parts(notes)), len(changes)):
+            changes[op][1](index)
             with notes.open("a") as file:
                 file.write(f"{op}\n")
 
@@ -443,23 +443,23 @@ def parts(notes: Path) -> list[str]:
 
 
 def wide(texts: list[str]) -> Doubles:
-    """Vectors so long that they are the first thing a disk has no room for."""
+    """Vectors so long that they are the first to exceed the space on a disk."""
     return np.tile(np.stack([vector_of(text, "document") for text in texts]), 64)
 
 
 def fill_disk(path: str, room: int) -> None:
-    """Write until files may not grow any more; a full disk fails in the same way."""
+    """Write until files reach their size limit; a full disk fails in the same way."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
     with Index.open(path, embedder=wide, name="wide") as index:
         with pytest.raises(BadIndex, match=r"make room.*strop finish"):
-            index.add(page(i) for i in range(100))
+            index.add(make_document(i) for i in range(100))
         assert index.check() == []
         index.search("alder", k=3)
 
 
-def hold(path: str, ready: str, gate: str) -> None:
-    """Be in the middle of writing until the file ``gate`` is there."""
+def keep_writing(path: str, ready: str, gate: str) -> None:
+    """Stay in the middle of writing until the file ``gate`` exists."""
 
     class Waiting(Bag):
         def __call__(self, texts: Any, kind: str) -> Doubles:
@@ -469,25 +469,25 @@ def hold(path: str, ready: str, gate: str) -> None:
             return super().__call__(texts, kind)
 
     with reopen(Path(path), Waiting()) as index:
-        index.add([page(i) for i in range(50, 53)])
+        index.add([make_document(i) for i in range(50, 53)])
 
 
 def build_cached(path: str, cache: str, log: str, count: int, last: int) -> None:
-    """Add documents in one batch with a cached embedder and die in its ``last``-th call."""
+    """Add documents in one batch with a cached embedder and crash in its ``last``-th call."""
     strop.storage.pipeline.FEWEST = strop.storage.pipeline.MOST = count
     calls = iter(range(1, 1000))
 
-    class Dying(Bag):
+    class Crashing(Bag):
         def __call__(self, texts: Any, kind: str) -> Doubles:
-            found = super().__call__(texts, kind)
+            vectors = super().__call__(texts, kind)
             if next(calls) == last:
                 os._exit(CRASHED)
-            return found
+            return vectors
 
-    embedder = CachedEmbedder(load(Dying(Path(log)), name="bag", dim=DIM), cache)
-    there = (Path(path) / "catalog.sqlite").exists()
-    with Index.open(path, embedder) if there else Index.create(path, embedder) as index:
-        index.add(page(i) for i in range(count))
+    embedder = CachedEmbedder(load(Crashing(Path(log)), name="bag", dim=DIM), cache)
+    exists = (Path(path) / "catalog.sqlite").exists()
+    with Index.open(path, embedder) if exists else Index.create(path, embedder) as index:
+        index.add(make_document(i) for i in range(count))
 
 
 GROUP = 6
@@ -506,10 +506,10 @@ def anchor(generation: int, at: int) -> Document:
 
 
 class Watcher:
-    """Searches, and checks that what it finds is the index between two transactions.
+    """Searches, and checks that each search sees the index between two transactions.
 
     The writer adds a group of documents at a time, gives all anchors another text, removes an
-    old group, and then notes which generations of each are done.
+    old group, and then writes the generations that it has finished to ``notes``.
     """
 
     def __init__(self, index: Index, notes: Path) -> None:
@@ -520,14 +520,14 @@ class Watcher:
 
     def look(self) -> None:
         method = ("trad", "sharp")[self.searches % 2]
-        added, removed, moved = self._noted()  # before the search, so the search must see it
-        scores = all_scores(self._index, vector_of(ASKED, "query"), method=method)
+        added, removed, moved = self._noted()  # before the search, which must see them
+        scores = all_scores(self._index, vector_of(QUERY, "query"), method=method)
         _, removed_since, moved_since = self._noted()
         found = {id_ for id_ in scores if not id_.startswith("anchor")}
         groups = {int(id_[1:].split("-")[0]) for id_ in found}
         assert found == {member(generation, at).id for generation in groups for at in range(GROUP)}
         assert min(groups) > removed, "what was removed is still found"
-        # Those that are not being removed; the one behind those noted may be.
+        # All but the group after the last one noted, which may be being removed.
         assert groups >= set(range(removed_since + 2, added + 1)), "what was added is not found"
         for generation in groups:
             ids = [member(generation, at).id for at in range(GROUP)]
@@ -550,12 +550,12 @@ class Watcher:
     def _made_of(
         self, scores: dict[str, float], method: str, ids: list[str], word: str, own: int, lists: int
     ) -> bool:
-        """Tell whether all score by vectors of one generation and sentences of one, or none."""
-        ways = [plain_scores(word, own)]
+        """Whether all scores are those of vectors and sentences of one generation each."""
+        candidates = [plain_scores(word, own)]
         if method == "sharp":
-            ways.append(sharp_scores(word, own, lists))
-        got = np.array([scores[id_] for id_ in ids])
-        return any(bool((np.abs(got - way) <= 1e-5).all()) for way in ways)
+            candidates.append(sharp_scores(word, own, lists))
+        actual = np.array([scores[id_] for id_ in ids])
+        return any(bool((np.abs(actual - candidate) <= 1e-5).all()) for candidate in candidates)
 
 
 def group_vectors(word: str, own: int) -> list[Doubles]:
@@ -564,19 +564,19 @@ def group_vectors(word: str, own: int) -> list[Doubles]:
 
 @cache
 def plain_scores(word: str, own: int) -> Doubles:
-    return np.array([vector_of(ASKED, "query") @ d for d in group_vectors(word, own)])
+    return np.array([vector_of(QUERY, "query") @ d for d in group_vectors(word, own)])
 
 
 @cache
 def sharp_scores(word: str, own: int, lists: int) -> Doubles:
-    q = vector_of(ASKED, "query")
+    q = vector_of(QUERY, "query")
     queries = [vectors_of(sentences(word, lists, at), "document") for at in range(GROUP)]
     pairs = zip(group_vectors(word, own), queries, strict=True)
     return np.array([sharpened_score(q, d, list_, 1.0, 0.1) for d, list_ in pairs])
 
 
 def write_generations(index: Index, notes: Path, least: int, enough: Callable[[], bool]) -> None:
-    """Be the writer that watchers watch; the first generation is there already."""
+    """Write generations while watchers search; generation 0 exists already."""
     for generation in range(1, 1000):
         if generation > least and enough():
             break
@@ -596,7 +596,7 @@ def note(notes: Path, *numbers: int) -> None:
 
 
 def watch(path: str, notes: str, seen: str, end: str) -> None:
-    """Search until the file ``end`` is there, and note how often."""
+    """Search until the file ``end`` exists; write the number of searches to ``seen``."""
     with reopen(Path(path)) as index:
         watcher = Watcher(index, Path(notes))
         while not Path(end).exists():
@@ -605,7 +605,7 @@ def watch(path: str, notes: str, seen: str, end: str) -> None:
 
 
 def ask(path: str, url: str, slots: int) -> None:
-    """Have a language model write simple queries for every document."""
+    """Generate simple queries for every document with a language model."""
     settings = GenerationSettings(PromptSettings(style="simple"), max_tokens=100)
     with reopen(Path(path)) as index:
         index.generation(
@@ -613,7 +613,17 @@ def ask(path: str, url: str, slots: int) -> None:
         ).run()
 
 
-_JOBS = (ask, record, record_creating, follow, tell, fill_disk, hold, build_cached, watch)
+_JOBS = (
+    ask,
+    record,
+    record_creating,
+    follow,
+    apply_changes,
+    fill_disk,
+    keep_writing,
+    build_cached,
+    watch,
+)
 JOBS: dict[str, Callable[..., None]] = {job.__name__: job for job in _JOBS}
 
 
@@ -631,16 +641,16 @@ def _child(request: dict[str, Any]) -> NoReturn:
 
 
 def write_caches_often() -> None:
-    """Let the cache of spans be written after nearly every change, as it is at scale."""
+    """Write the cache of spans after nearly every change, as large indexes do."""
     strop.storage.snapshot.LOG_LEAST, strop.storage.snapshot.LOG_SHARE = 3, 0.0
 
 
 def warm_up() -> None:
     """Load compiled code once, not in every child."""
     with tempfile.TemporaryDirectory() as folder, create(Path(folder) / "index") as index:
-        for _, op in story(5):
+        for _, op in make_changes(5):
             op(index)
-        index.search(ASKED)
+        index.search(QUERY)
 
 
 def serve() -> None:
@@ -661,7 +671,7 @@ def serve() -> None:
 
 
 def logged(log: Path) -> list[int]:
-    """Return the numbers in a log: how many texts each call embedded, or what was asked."""
+    """Return the numbers in a log: texts per call of an embedder, or hashes of prompts."""
     return [int(line) for line in log.read_text().split()] if log.exists() else []
 
 
@@ -697,8 +707,8 @@ class Forks:
 
     def start(self, job: Callable[..., None], *args: object) -> int:
         """Start a job; return its process id."""
-        given = [str(arg) if isinstance(arg, Path) else arg for arg in args]
-        request = {"job": job.__name__, "args": given, "errors": str(self._errors)}
+        arguments = [str(arg) if isinstance(arg, Path) else arg for arg in args]
+        request = {"job": job.__name__, "args": arguments, "errors": str(self._errors)}
         pid = self._ask(request)
         self._running.add(pid)
         return pid
@@ -708,9 +718,9 @@ class Forks:
         code = self._ask({"wait": pid})
         self._running.discard(pid)
         if code == 1:
-            said = self._errors.read_text()
+            message = self._errors.read_text()
             self._errors.unlink()
-            raise AssertionError(f"in the child:\n{said}")
+            raise AssertionError(f"in the child:\n{message}")
         return code
 
     @property
@@ -723,7 +733,7 @@ class Forks:
 
     def kill(self, pid: int) -> int:
         """Kill a job as the system would; return the exit code, 0 if it had ended before."""
-        os.kill(pid, signal.SIGKILL)  # not yet waited for, so the number is still its own
+        os.kill(pid, signal.SIGKILL)  # not waited for yet, so the pid is still its own
         return self.wait(pid)
 
     def close(self) -> None:

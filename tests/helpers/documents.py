@@ -1,4 +1,4 @@
-"""Small real files of the kinds people have: HTML, PDF, DOCX, notebooks."""
+"""Small real files: HTML, PDF, DOCX, notebooks."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ def docx(heading: str, text: str) -> bytes:
 
 def pdf(title: str, text: str) -> bytes:
     """A PDF of one page; ``text`` is ASCII without parentheses."""
-    drawn = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET".encode()
+    drawing = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET".encode()
     objects = [
         b"<< /Type /Catalog /Pages 2 0 R >>",
         b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
         b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R"
         b" /Resources << /Font << /F1 5 0 R >> >> >>",
-        b"<< /Length %d >>\nstream\n%s\nendstream" % (len(drawn), drawn),
+        b"<< /Length %d >>\nstream\n%s\nendstream" % (len(drawing), drawing),
         b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
         f"<< /Title ({title}) >>".encode(),
     ]
-    out, places = b"%PDF-1.4\n", []
+    out, offsets = b"%PDF-1.4\n", []
     for number, content in enumerate(objects, 1):
-        places.append(len(out))
+        offsets.append(len(out))
         out += b"%d 0 obj\n%s\nendobj\n" % (number, content)
-    table = b"".join(b"%010d 00000 n \n" % place for place in places)
+    table = b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
     return out + (
         b"xref\n0 %d\n0000000000 65535 f \n%strailer\n<< /Size %d /Root 1 0 R /Info 6 0 R >>\n"
         b"startxref\n%d\n%%%%EOF\n" % (len(objects) + 1, table, len(objects) + 1, len(out))

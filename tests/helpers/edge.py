@@ -12,7 +12,7 @@ from strop.engines.qdrant import EF
 
 
 def install() -> None:
-    """Let folders be opened by the engine itself and not by the client's local mode."""
+    """Make QdrantClient open folders with the engine and not in its local mode."""
     import qdrant_client
 
     setattr(qdrant_client, "QdrantClient", EdgeClient)  # noqa: B010
@@ -34,7 +34,7 @@ class EdgeClient:
 
     def close(self) -> None:
         for shard in self._shards.values():
-            shard.optimize()  # makes the graphs; a server does that by itself
+            shard.optimize()  # builds the graphs; a server does it in the background
             shard.close()
         self._shards = {}
 
@@ -44,17 +44,17 @@ class EdgeClient:
     def create_collection(self, name: str, vectors_config: Any) -> None:
         vectors = {
             key: edge.EdgeVectorParams(
-                one.size,
+                params.size,
                 edge.Distance.Dot,
                 datatype=edge.VectorStorageDatatype.Float16,
-                quantization_config=_int8(one.quantization_config),
+                quantization_config=_int8(params.quantization_config),
             )
-            for key, one in vectors_config.items()
+            for key, params in vectors_config.items()
         }
-        none = {} if vectors else {"none": edge.EdgeSparseVectorParams()}
+        placeholder = {} if vectors else {"none": edge.EdgeSparseVectorParams()}
         (self._folder / name).mkdir(parents=True)
         optimizers = edge.EdgeOptimizersConfig(default_segment_number=1, indexing_threshold=1000)
-        config = edge.EdgeConfig(vectors, none, optimizers=optimizers)
+        config = edge.EdgeConfig(vectors, placeholder, optimizers=optimizers)
         self._shards[name] = edge.EdgeShard.create(str(self._folder / name), config)
 
     def create_payload_index(self, name: str, key: str, kind: Any) -> None:
@@ -63,8 +63,8 @@ class EdgeClient:
         self._shard(name).update(make(key, kinds.Integer if kind == "integer" else kinds.Keyword))
 
     def upsert(self, name: str, points: Any, wait: bool) -> None:
-        made = [edge.Point(one.id, one.vector, one.payload) for one in points]
-        self._shard(name).update(edge.UpdateOperation.upsert_points(made))
+        edge_points = [edge.Point(point.id, point.vector, point.payload) for point in points]
+        self._shard(name).update(edge.UpdateOperation.upsert_points(edge_points))
         self._shard(name).flush()
 
     def delete(self, name: str, selector: Any, wait: bool) -> None:
@@ -91,18 +91,18 @@ class EdgeClient:
         return SimpleNamespace(points=self._shard(name).query(request))
 
 
-def _int8(given: Any) -> Any:
-    of = given.scalar
-    return edge.ScalarQuantizationConfig(edge.ScalarType.Int8, of.quantile, of.always_ram)
+def _int8(config: Any) -> Any:
+    scalar = config.scalar
+    return edge.ScalarQuantizationConfig(edge.ScalarType.Int8, scalar.quantile, scalar.always_ram)
 
 
-def _filter(given: Any) -> Any:
-    if given is None:
+def _filter(query_filter: Any) -> Any:
+    if query_filter is None:
         return None
     conditions: list[Any] = [
-        edge.HasIdCondition(set(one.has_id))
-        if hasattr(one, "has_id")
-        else edge.FieldCondition(one.key, match=edge.MatchAny(list(one.match.any)))
-        for one in given.must
+        edge.HasIdCondition(set(condition.has_id))
+        if hasattr(condition, "has_id")
+        else edge.FieldCondition(condition.key, match=edge.MatchAny(list(condition.match.any)))
+        for condition in query_filter.must
     ]
     return edge.Filter(must=conditions)

@@ -18,7 +18,7 @@ KEY = "sk-very-secret-0123456789"
 
 
 def vector(text: str) -> list[float]:
-    """A fixed vector for each text; not of length one, so that normalising shows."""
+    """A fixed vector for each text; not of unit length, so that tests notice normalization."""
     seed = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
     row: list[float] = np.random.default_rng(seed).normal(size=DIM).astype(np.float32).tolist()
     return row
@@ -60,7 +60,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def leave(self) -> None:
-        """No longer active; said before the client can know, so that counts are exact."""
+        """Count the request as done, before the client gets the answer: so counts are exact."""
         with self.server.lock:
             self.server.active -= self.entered
             self.entered = 0
@@ -85,7 +85,7 @@ def answer(status: int, content: Any, **headers: str) -> Act:
 
 
 class Server(ThreadingHTTPServer):
-    """Answers with ``script`` in turn, then with ``default``, and writes down what it saw."""
+    """Answers with ``script`` in turn, then with ``default``, and records the requests."""
 
     daemon_threads = True
 

@@ -1,4 +1,4 @@
-"""An honest small embedder, and the documented scores written out literally."""
+"""A small embedder with meaningful vectors, and scores by the documented formulas."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ DIM = 32
 
 
 class Failure(Exception):
-    """Raised by an embedder that was told to fail."""
+    """Raised by an embedder after ``fail_after`` texts."""
 
 
 class Bag:
     """A bag of words: each word has a fixed random direction, a text is the sum of its words'.
 
-    Texts embedded as queries are turned a little, as models with prompts do. ``count`` says how
-    many texts were embedded; ``log`` is a file that gets a line for each call, before it is
-    answered: how many texts it has. ``pause`` is slept for each text. After ``fail_after`` more
-    texts it raises.
+    Queries get a direction of their own added, as with models that use prompts. ``count`` is the
+    number of texts embedded. ``log`` is a file that gets a line for each call, before it is
+    answered: its number of texts. Each text takes ``pause`` seconds. After ``fail_after`` more
+    texts a call raises.
     """
 
     def __init__(self, log: Path | None = None, pause: float = 0.0) -> None:
@@ -41,7 +41,7 @@ class Bag:
     def __call__(self, texts: Sequence[str], kind: str) -> Doubles:
         if self.log is not None:
             handle = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            os.write(handle, f"{len(texts)}\n".encode())  # in one go, even if killed
+            os.write(handle, f"{len(texts)}\n".encode())  # atomic, even if killed
             os.close(handle)
         if self.fail_after is not None:
             self.fail_after -= len(texts)
@@ -79,8 +79,8 @@ def vectors_of(texts: Iterable[str], kind: str) -> Doubles:
 def create(
     path: Path, bag: Bag | None = None, language: str | None = None, chunking: str | None = None
 ) -> Index:
-    form = {"language": language, "chunking": chunking}
-    return Index.create(path, bag or Bag(), "float32", **form, name="bag", dim=DIM)
+    settings = {"language": language, "chunking": chunking}
+    return Index.create(path, bag or Bag(), "float32", **settings, name="bag", dim=DIM)
 
 
 def reopen(path: Path, bag: Bag | None = None) -> Index:
@@ -94,7 +94,7 @@ def open_copy(url: str) -> Published:
 
 
 def memory() -> Path | None:
-    """Return a folder in memory, if there is one: many syncs would take minutes on a disk."""
+    """Return a folder in memory, None if there is none: syncs take minutes on a disk."""
     shared = Path("/dev/shm")
     return shared if shared.is_dir() and os.access(shared, os.W_OK) else None
 
@@ -106,14 +106,14 @@ def sharpened_score(
     q: Doubles, d: Doubles, queries: Doubles, alpha: float, temperature: float
 ) -> float:
     """Return cosine(q, d*) with d* = d + alpha * sum_i w_i q_i, w = softmax_i(q.q_i / T)."""
-    built = d.copy()
+    document = d.copy()
     if len(queries):
         exponents = [float(q @ q_i) / temperature for q_i in queries]
-        parts = [np.exp(e - max(exponents)) for e in exponents]
-        for part, q_i in zip(parts, queries, strict=True):
-            built += alpha * part / sum(parts) * q_i
-    length = float(np.linalg.norm(built))
-    return float(q @ built) / length if length else -1.0
+        weights = [np.exp(e - max(exponents)) for e in exponents]
+        for weight, q_i in zip(weights, queries, strict=True):
+            document += alpha * weight / sum(weights) * q_i
+    length = float(np.linalg.norm(document))
+    return float(q @ document) / length if length else -1.0
 
 
 def max_score(q: Doubles, d: Doubles, queries: Doubles) -> float:
@@ -122,17 +122,19 @@ def max_score(q: Doubles, d: Doubles, queries: Doubles) -> float:
     return float(q @ d) + max((float(q @ q_i) for q_i in queries), default=0.0)
 
 
-def all_scores(index: Index, query: str | Doubles, **how: object) -> dict[str, float]:
+def all_scores(index: Index, query: str | Doubles, **options: object) -> dict[str, float]:
     """Return every document's score for a query, by one search for all of them."""
-    asked = query if isinstance(query, str) else query.astype(np.float32)[None]
-    hits = index.search(asked, k=10**6, **how)  # type: ignore[arg-type]
+    query_or_vectors = query if isinstance(query, str) else query.astype(np.float32)[None]
+    hits = index.search(query_or_vectors, k=10**6, **options)  # type: ignore[arg-type]
     ids, scores = hits.ids[0].tolist(), hits.scores[0].tolist()
     assert len(set(ids)) == len(ids)
     assert scores == sorted(scores, reverse=True)
     return dict(zip(ids, scores, strict=True))
 
 
-def assert_close(got: Mapping[str, float], want: Mapping[str, float], within: float) -> None:
-    assert got.keys() == want.keys()
-    for id_ in want:
-        assert abs(got[id_] - want[id_]) <= within, (id_, got[id_], want[id_])
+def assert_close(
+    scores: Mapping[str, float], expected: Mapping[str, float], tolerance: float
+) -> None:
+    assert scores.keys() == expected.keys()
+    for id_ in expected:
+        assert abs(scores[id_] - expected[id_]) <= tolerance, (id_, scores[id_], expected[id_])

@@ -1,4 +1,4 @@
-"""Files with a given content, and the errors of readers."""
+"""Writing files, error messages of readers, TREC runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def put(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def complaint(call: Callable[..., Any], *args: Any, **options: Any) -> str:
+def error_message(call: Callable[..., Any], *args: Any, **options: Any) -> str:
     """Return the message of the BadInput that a call, or iterating its result, raises."""
     with pytest.raises(BadInput) as caught:
         list(call(*args, **options))
@@ -31,8 +31,8 @@ def complaint(call: Callable[..., Any], *args: Any, **options: Any) -> str:
     return message
 
 
-def refused(path: Path, content: str | bytes, **options: Any) -> str:
-    return complaint(read_corpus, put(path, content), **options)
+def corpus_error(path: Path, content: str | bytes, **options: Any) -> str:
+    return error_message(read_corpus, put(path, content), **options)
 
 
 def read_run(path: Path) -> dict[str, dict[str, float]]:

@@ -1,4 +1,4 @@
-"""Metadata and filters at random."""
+"""Random metadata and filters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small index, a scripted service that writes queries for it, and what the catalog then holds."""
+"""Texts and prompts of a small index, the command that generates queries, and catalog queries."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from helpers.commands import Ran, strop
+from helpers.commands import CommandResult, strop
 from helpers.scripted_server import ScriptedServer, Seen, user_text
 
 KEY = "sk-secret-of-the-tests"
@@ -20,55 +20,55 @@ IDS = [f"d{i}" for i in range(len(TOPICS))]
 
 
 def record(i: int, more: str = "") -> dict[str, str]:
-    """A document whose topic the service finds in the prompt."""
+    """A document; the service reads its topic in the prompt."""
     topic = TOPICS[i]
     return {"id": f"d{i}", "text": f"Notes on {topic}, part {i}. They tell how {topic} work.{more}"}
 
 
 def topics_in(prompt: str) -> list[str]:
-    """The topics of the document and of the references in a prompt, in order."""
+    """The topics of the document and the references in a prompt, in order."""
     return re.findall(r"Notes on ([a-z ]+), part", prompt)
 
 
 def write(prompt: str) -> str:
-    """Reply as asked: two queries, on the document's topic and the first reference's."""
+    """Reply with two queries on the topics of the document and of its first reference."""
     own, *others = topics_in(prompt)
     other = others[0] if others else "nothing"
-    made = (f"how do {own} work", f"{own} explained without {other}")
-    return "".join(f"<PLAN>It is about {own}.</PLAN><QUERY>{one}</QUERY>" for one in made)
+    queries = (f"how do {own} work", f"{own} explained without {other}")
+    return "".join(f"<PLAN>It is about {own}.</PLAN><QUERY>{query}</QUERY>" for query in queries)
 
 
 def document_of(seen: Seen) -> str:
-    """The id of the document that a call is about."""
+    """The id of the document that a request is about."""
     return f"d{TOPICS.index(topics_in(user_text(seen.body))[0])}"
 
 
 def command(
     index: Path, server: ScriptedServer, *args: str | Path, lm: str = "openai:m"
 ) -> list[str]:
-    """The arguments that have queries for an index written by the service."""
+    """The arguments that generate queries for an index with the scripted service."""
     url = server.root if lm.startswith("anthropic") else server.url
-    quick = ("--lm-option", "retries=1", "--lm-option", "backoff=0.01")
-    return [str(one) for one in ("queries", index, "--lm", lm, "--base-url", url, *quick, *args)]
+    options = ("--lm-option", "retries=1", "--lm-option", "backoff=0.01")
+    return [str(arg) for arg in ("queries", index, "--lm", lm, "--base-url", url, *options, *args)]
 
 
 def run(
     index: Path, server: ScriptedServer, *args: str | Path, lm: str = "openai:m", **more: Any
-) -> Ran:
-    """Have queries written; anything but success fails the test."""
-    ran = strop(*command(index, server, *args, lm=lm), **more)
-    assert ran.code == 0, ran.stderr
-    return ran
+) -> CommandResult:
+    """Generate queries; the command must succeed."""
+    result = strop(*command(index, server, *args, lm=lm), **more)
+    assert result.code == 0, result.stderr
+    return result
 
 
-def asked(server: ScriptedServer) -> int:
-    """How many questions the service has got, each in a call of its own."""
+def count_requests(server: ScriptedServer) -> int:
+    """The number of requests to the language model."""
     paths = ("/chat/completions", "/completions", "/v1/messages")
     return sum(seen.path.endswith(paths) for seen in server.seen)
 
 
 def rows(index: Path, sql: str) -> list[tuple[Any, ...]]:
-    """What the catalog says."""
+    """Rows of the catalog."""
     connection = sqlite3.connect(index / "catalog.sqlite")
     try:
         return connection.execute(sql).fetchall()
@@ -76,19 +76,19 @@ def rows(index: Path, sql: str) -> list[tuple[Any, ...]]:
         connection.close()
 
 
-def count(index: Path, table: str) -> int:
-    """How many rows a table of the catalog has."""
+def count_rows(index: Path, table: str) -> int:
+    """The number of rows of a table of the catalog."""
     return int(rows(index, f"SELECT count(*) FROM {table}")[0][0])
 
 
-def lists(index: Path, name: str) -> dict[str, list[str]]:
-    """A set's queries by document."""
+def query_lists(index: Path, name: str) -> dict[str, list[str]]:
+    """The queries of a set, by document."""
     from strop import Index
 
     with Index.open(index) as opened:
         return dict(opened.query_lists(name))
 
 
-def everything(index: Path) -> bytes:
-    """All bytes in the folder."""
+def folder_bytes(index: Path) -> bytes:
+    """The bytes of all files in a folder."""
     return b"".join(file.read_bytes() for file in sorted(index.rglob("*")) if file.is_file())

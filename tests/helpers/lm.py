@@ -22,7 +22,7 @@ KEY = "sk-very-secret-0123456789"
 
 
 class FakeClock(Clock):
-    """Waits take no time, and are written down."""
+    """Waits take no time and are recorded."""
 
     def __init__(self) -> None:
         self.time = 1000.0
@@ -37,16 +37,16 @@ class FakeClock(Clock):
             return
         self.waits.append(seconds)
         until = self.time + seconds
-        condition.wait(0.0005)  # the others get their turn
+        condition.wait(0.0005)  # let other threads run
         self.time = max(self.time, until)
 
 
 def request(key: str = "k", **changes: Any) -> Request:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "key": key, "system": "be brief", "shared": "a document\n", "rest": f"question {key}",
         "max_tokens": 50, "temperature": None,
     }  # fmt: skip
-    return Request(**{**given, **changes})
+    return Request(**{**fields, **changes})
 
 
 def requests(count: int) -> list[Request]:
@@ -63,13 +63,13 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
 
 
 def model(server: ScriptedServer, family: str = "openai", **options: Any) -> Any:
-    """A model of the server, which repeats calls without waiting long."""
+    """A model of the server, which retries after short waits."""
     url = server.url if family == "openai" else server.root
     return load(f"{family}:m", **{"base_url": url, "backoff": 0.001, "timeout": 5.0, **options})
 
 
 def replies(results: Iterable[Reply | Failure]) -> dict[str, str]:
-    """The texts by key; whatever failed fails the test."""
+    """The texts by key; all results must be replies."""
     texts = {}
     for result in results:
         assert isinstance(result, Reply), result
@@ -80,8 +80,8 @@ def replies(results: Iterable[Reply | Failure]) -> dict[str, str]:
 
 def failure(results: Iterable[Reply | Failure]) -> Failure:
     """The only result, which must be a failure."""
-    (only,) = list(results)
-    assert isinstance(only, Failure), only
-    assert "\n" not in only.error
-    assert only.seconds >= 0
-    return only
+    (result,) = list(results)
+    assert isinstance(result, Failure), result
+    assert "\n" not in result.error
+    assert result.seconds >= 0
+    return result

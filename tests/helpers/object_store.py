@@ -1,4 +1,4 @@
-"""An object store on this machine that speaks S3 (moto), in a process of its own."""
+"""A local S3 server (moto) in a process of its own."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import httpx
 
 @contextmanager
 def object_store(bucket: str) -> Iterator[dict[str, str]]:
-    """Start the store with one bucket; yield the environment that leads to it."""
+    """Start the server with one bucket; yield the environment variables to reach it."""
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
             lines = iter(process.stderr.readline, "")
-            told = (re.search(r"http://127\.0\.0\.1:\d+", line) for line in lines)
-            found = next(filter(None, told), None)
-            assert found is not None, "moto did not start"
-            address = found[0]
-            threading.Thread(target=process.stderr.read, daemon=True).start()  # or it would wait
+            matches = (re.search(r"http://127\.0\.0\.1:\d+", line) for line in lines)
+            match = next(filter(None, matches), None)
+            assert match is not None, "moto did not start"
+            address = match[0]
+            threading.Thread(target=process.stderr.read, daemon=True).start()  # drain the pipe
             httpx.put(f"{address}/{bucket}").raise_for_status()
             yield {
                 "AWS_ENDPOINT": address, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1",

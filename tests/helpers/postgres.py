@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own, on a socket in a temporary folder."""
+"""A PostgreSQL server for the tests, on a socket in a temporary folder."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def postgres_server() -> Iterator[str]:
         data, environment = folder / "data", {**os.environ, "HOME": str(folder), "LC_ALL": "C"}
 
         def run(*command: str) -> None:
-            done = subprocess.run(
+            process = subprocess.run(
                 [str(programs / command[0]), *command[1:]], env=environment, cwd=folder,
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 check=False, **user,
             )  # fmt: skip
-            assert done.returncode == 0, command
+            assert process.returncode == 0, command
 
         run("initdb", "--auth=trust", "--encoding=utf8", "-N", "-U", "strop", "-D", str(data))
         options = f"-k {folder} -c listen_addresses= -c fsync=off -c max_connections=40"

@@ -1,4 +1,4 @@
-"""A server that sends the bytes it is given, whatever they are."""
+"""A server that answers with given bytes, valid HTTP or not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Wrap = Callable[[socket.socket], socket.socket]
 
 @dataclass
 class RawServer:
-    """Where a server is, and how many connections and requests it has had."""
+    """The URL of a server and its counts of connections and requests."""
 
     url: str
     accepted: int = 0
@@ -29,10 +29,10 @@ def answering(
     keep: bool = True,
     wrap: Wrap | None = None,
 ) -> Iterator[RawServer]:
-    """Serve these bytes for the requests that come, one after the other, in pieces of a size.
+    """Answer the requests with ``answers`` in turn, sent in pieces of ``piece`` bytes.
 
-    An answer can also be an iterable, of any length, of the pieces themselves. ``keep`` False hangs
-    up after each answer without saying so.
+    An answer can also be an iterable of pieces, of any length. With ``keep`` False the server
+    closes the connection after each answer without notice.
     """
     listening = socket.create_server(("127.0.0.1", 0))
     listening.settimeout(20)
@@ -101,7 +101,7 @@ def plain(body: bytes, extra: bytes = b"", status: bytes = b"200 OK") -> bytes:
 
 
 def chunked(body: bytes, size: int) -> bytes:
-    """An answer in chunks, with headers behind."""
+    """A chunked answer with a trailer."""
     parts = [body[at : at + size] for at in range(0, len(body), size)]
     sent = b"".join(b"%x;x=1\r\n%s\r\n" % (len(part), part) for part in parts)
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -1,8 +1,8 @@
-"""A language-model service on the loopback interface that does as it is told.
+"""A language-model service on the loopback interface whose answers are scripted.
 
 It speaks OpenAI's protocol (chat, completions, files, batches) and Anthropic's (messages, message
-batches, and Bedrock's way of calling them) over real sockets, and writes down what it saw. By
-itself it answers everything well; ``script`` holds what to do instead, in turn.
+batches, and Bedrock's form of them) over real sockets, and records all requests. By default every
+request succeeds; ``script`` has other answers, used in turn.
 
 In a process of its own, for measurements: ``python scripted_server.py --latency 0.05`` prints its
 address and serves until its standard input ends.
@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 @dataclass
 class Seen:
-    """A request as it came in; ``at`` and ``answered`` are times of ``time.monotonic``."""
+    """A request that was received; ``at`` and ``answered`` are times of ``time.monotonic``."""
 
     method: str
     path: str
@@ -44,9 +44,9 @@ class Seen:
 
 @dataclass
 class Answer:
-    """What to send. ``cut``: only so many bytes of the content, then hang up.
+    """What to send. ``cut``: send only so many bytes of the content, then close the connection.
 
-    ``drop``: hang up without a word. ``hang``: say nothing until the client gives up.
+    ``drop``: close the connection without an answer. ``hang``: never answer.
     """
 
     status: int = 200
@@ -62,7 +62,7 @@ Act = Callable[[Seen], Answer]
 
 
 def answer(status: int, content: Any = None, **headers: str) -> Act:
-    """Always the same answer."""
+    """Return a function that always gives the same answer."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return lambda seen: Answer(status, content if content is not None else {}, named)
 
@@ -76,7 +76,7 @@ def hang(seen: Seen) -> Answer:
 
 
 def user_text(body: Json) -> str:
-    """The user's text of a request in any of the forms."""
+    """The user's text of a request of any protocol."""
     if "prompt" in body:
         return str(body["prompt"])
     content = body["messages"][-1]["content"]
@@ -89,10 +89,11 @@ class ScriptedServer:
     ``text`` makes the reply from the user's text, ``usage`` the counts from the body, in the form
     of the protocol. ``key`` is the only one accepted, if set. ``latency`` seconds pass before
     every answer. ``refused_field`` is not accepted in bodies, as OpenAI refuses ``max_tokens``.
-    ``act`` answers what the script leaves; by default ``respond``. While ``held``, nothing is sent.
+    ``act`` answers when the script is empty; by default ``respond``. While ``paused``, nothing is
+    sent.
 
-    A batch ends when it has been looked at ``polls`` times. ``fate`` says of each custom id
-    whether it "succeeded", "errored", "invalid", "expired" or was "canceled", or is "missing".
+    A batch ends after ``polls`` status requests. ``outcome`` returns for a custom id "succeeded",
+    "errored", "invalid", "expired", "canceled" or "missing".
     ``batch_error``: every batch fails as a whole, with this message.
     """
 
@@ -100,7 +101,7 @@ class ScriptedServer:
         self.latency, self.record = latency, record
         self.script: deque[Act] = deque()
         self.act: Act = self.respond
-        self.held = False
+        self.paused = False
         self.text: Callable[[str], str] = lambda prompt: f"reply to {prompt[-40:]}"
         self.usage: Callable[[Json], Json] | None = None
         self.key: str | None = None
@@ -109,7 +110,7 @@ class ScriptedServer:
         self.seen: list[Seen] = []
         self.active = self.most_active = 0
         self.polls = 1
-        self.fate: Callable[[str], str] = lambda custom_id: "succeeded"
+        self.outcome: Callable[[str], str] = lambda custom_id: "succeeded"
         self.batch_error: str | None = None
         self.files: dict[str, bytes] = {}
         self.batches: dict[str, Json] = {}
@@ -125,7 +126,7 @@ class ScriptedServer:
 
     @property
     def bodies(self) -> list[Json]:
-        """The bodies of all calls that asked a model for something."""
+        """The bodies of all POST requests."""
         return [seen.body for seen in self.seen if seen.method == "POST"]
 
     def __enter__(self) -> ScriptedServer:
@@ -160,16 +161,16 @@ class ScriptedServer:
         await asyncio.sleep(0)
 
     def decide(self, seen: Seen) -> Answer:
-        """What to do about a request; called in the server's thread."""
+        """The answer to a request; called in the server's thread."""
         if self.key is not None:
-            sent = seen.headers.get("authorization", "").removeprefix("Bearer ")
-            sent = seen.headers.get("x-api-key") or sent
-            if sent != self.key:
-                return _error(401, f"Incorrect API key provided: {sent}", "invalid_api_key")
+            key = seen.headers.get("authorization", "").removeprefix("Bearer ")
+            key = seen.headers.get("x-api-key") or key
+            if key != self.key:
+                return _error(401, f"Incorrect API key provided: {key}", "invalid_api_key")
         return self.script.popleft()(seen) if self.script else self.act(seen)
 
     def respond(self, seen: Seen) -> Answer:
-        """The answer of a service where all is well."""
+        """The answer of a service without failures."""
         path = seen.path.removeprefix("/v1")
         if path == "/files":
             return self._upload(seen)
@@ -182,8 +183,8 @@ class ScriptedServer:
         body = seen.body
         if self.refused_field in body:
             name = self.refused_field
-            said = f"Unsupported parameter: '{name}' is not supported with this model."
-            return _error(400, said, "unsupported_parameter", param=name)
+            message = f"Unsupported parameter: '{name}' is not supported with this model."
+            return _error(400, message, "unsupported_parameter", param=name)
         if path in ("/chat/completions", "/completions"):
             return Answer(200, self.openai_reply(body))
         if path == "/messages" or path.endswith("/invoke"):
@@ -200,8 +201,8 @@ class ScriptedServer:
             choice["message"] = {"role": "assistant", "content": text}
         counts = {"prompt_tokens": len(prompt) // 4, "completion_tokens": len(text) // 4}
         usage = self.usage(body) if self.usage else counts
-        named = f"{body['model']}-2026-01-01"
-        return {"id": "c", "model": named, "choices": [choice], "usage": usage}
+        model = f"{body['model']}-2026-01-01"
+        return {"id": "c", "model": model, "choices": [choice], "usage": usage}
 
     def anthropic_reply(self, body: Json) -> Json:
         prompt = user_text(body)
@@ -218,9 +219,9 @@ class ScriptedServer:
         }
 
     def _upload(self, seen: Seen) -> Answer:
-        found = re.search(r"boundary=\"?([^\";]+)", seen.headers["content-type"])
-        assert found is not None
-        for part in seen.raw.split(b"--" + found[1].encode()):
+        boundary = re.search(r"boundary=\"?([^\";]+)", seen.headers["content-type"])
+        assert boundary is not None
+        for part in seen.raw.split(b"--" + boundary[1].encode()):
             head, _, content = part.partition(b"\r\n\r\n")
             if b'name="file"' in head:
                 return Answer(200, {"id": self._store(content.removesuffix(b"\r\n"))})
@@ -239,38 +240,39 @@ class ScriptedServer:
             assert {request["url"] for request in requests} == {seen.body["endpoint"]}
         else:
             batch = self.batches[path.split("/")[2]]
-            self._look(batch, path.endswith("/cancel"))
-        fates = batch["fates"]
+            self._poll(batch, path.endswith("/cancel"))
+        outcomes = batch["outcomes"]
         state = "in_progress"
         if batch["ended"]:
-            others = [name for name in ("expired", "cancelled") if name[:6] in str(fates.values())]
+            text = str(outcomes.values())
+            others = [name for name in ("expired", "cancelled") if name[:6] in text]
             state = "failed" if self.batch_error else (others or ["completed"])[0]
-        good = list(fates.values()).count("succeeded")
-        counts = {"total": len(fates), "completed": good, "failed": len(fates) - good}
+        good = list(outcomes.values()).count("succeeded")
+        counts = {"total": len(outcomes), "completed": good, "failed": len(outcomes) - good}
         shown: Json = {"id": batch["id"], "status": state, "request_counts": counts}
         if batch["ended"] and self.batch_error:
             shown["errors"] = {"data": [{"code": "invalid", "message": self.batch_error}]}
         elif batch["ended"]:
             lines_by_file: dict[str, list[Json]] = {"output_file_id": [], "error_file_id": []}
             for name, body in reversed(batch["requests"]):
-                if (line := self.openai_result(name, body, fates[name])) is not None:
-                    kind = "output_file_id" if fates[name] == "succeeded" else "error_file_id"
+                if (line := self.openai_result(name, body, outcomes[name])) is not None:
+                    kind = "output_file_id" if outcomes[name] == "succeeded" else "error_file_id"
                     lines_by_file[kind].append(line)
             for kind, lines_ in lines_by_file.items():
                 shown[kind] = self._store(_jsonl(lines_)) if lines_ else None
         return Answer(200, shown)
 
-    def openai_result(self, name: str, body: Json, fate: str) -> Json | None:
+    def openai_result(self, name: str, body: Json, outcome: str) -> Json | None:
         line: Json = {"id": "r", "custom_id": name, "response": None, "error": None}
-        if fate == "succeeded":
+        if outcome == "succeeded":
             return line | {"response": {"status_code": 200, "body": self.openai_reply(body)}}
-        if fate == "missing":
+        if outcome == "missing":
             return None
-        if fate in ("errored", "invalid"):
-            status = 500 if fate == "errored" else 400
-            error = {"error": {"message": f"{fate}, sorry", "code": None}}
+        if outcome in ("errored", "invalid"):
+            status = 500 if outcome == "errored" else 400
+            error = {"error": {"message": f"{outcome}, sorry", "code": None}}
             return line | {"response": {"status_code": status, "body": error}}
-        code = "batch_expired" if fate == "expired" else "batch_cancelled"
+        code = "batch_expired" if outcome == "expired" else "batch_cancelled"
         return line | {"error": {"code": code, "message": "This request was not executed."}}
 
     def _anthropic_batches(self, seen: Seen, path: str) -> Answer:
@@ -280,41 +282,44 @@ class ScriptedServer:
         else:
             batch = self.batches[parts[3]]
             if parts[-1] == "results":
-                fates = batch["fates"]
-                lines = [self.anthropic_result(n, b, fates[n]) for n, b in batch["requests"]]
+                outcomes = batch["outcomes"]
+                lines = [self.anthropic_result(n, b, outcomes[n]) for n, b in batch["requests"]]
                 return Answer(200, _jsonl([line for line in reversed(lines) if line]))
-            self._look(batch, parts[-1] == "cancel")
+            self._poll(batch, parts[-1] == "cancel")
         ended = batch["ended"]
-        counts = Counter(batch["fates"].values() if ended else ["processing"] * len(batch["fates"]))
+        outcomes = batch["outcomes"]
+        counts = Counter(outcomes.values() if ended else ["processing"] * len(outcomes))
         counts["errored"] += counts.pop("invalid", 0) + counts.pop("missing", 0)
         state = "ended" if ended else "in_progress"
         url = "http://127.0.0.1:9/elsewhere" if ended else None
         shown = {"id": batch["id"], "processing_status": state, "request_counts": counts}
         return Answer(200, {**shown, "results_url": url})
 
-    def anthropic_result(self, name: str, body: Json, fate: str) -> Json | None:
-        result: Json = {"type": "errored" if fate == "invalid" else fate}
-        if fate == "missing":
+    def anthropic_result(self, name: str, body: Json, outcome: str) -> Json | None:
+        result: Json = {"type": "errored" if outcome == "invalid" else outcome}
+        if outcome == "missing":
             return None
-        if fate == "succeeded":
+        if outcome == "succeeded":
             result["message"] = self.anthropic_reply(body)
-        elif fate in ("errored", "invalid"):
-            kind = "api_error" if fate == "errored" else "invalid_request_error"
-            inner = {"type": kind, "message": f"{fate}, sorry"}
+        elif outcome in ("errored", "invalid"):
+            kind = "api_error" if outcome == "errored" else "invalid_request_error"
+            inner = {"type": kind, "message": f"{outcome}, sorry"}
             result["error"] = {"type": "error", "error": inner}
         return {"custom_id": name, "result": result}
 
     def _begin(self, requests: list[tuple[str, Json]]) -> Json:
-        id, fates = f"batch_{len(self.batches)}", {name: self.fate(name) for name, _ in requests}
-        batch: Json = {"id": id, "requests": requests, "fates": fates, "looks": 0, "ended": False}
+        id_ = f"batch_{len(self.batches)}"
+        outcomes = {name: self.outcome(name) for name, _ in requests}
+        batch: Json = {"id": id_, "requests": requests, "outcomes": outcomes}
+        batch |= {"polls": 0, "ended": False}
         self.batches[batch["id"]] = batch
         return batch
 
-    def _look(self, batch: Json, cancel: bool) -> None:
-        batch["looks"] += 1
+    def _poll(self, batch: Json, cancel: bool) -> None:
+        batch["polls"] += 1
         if cancel:
-            batch["fates"] = dict.fromkeys(batch["fates"], "canceled")
-        batch["ended"] = batch["ended"] or cancel or batch["looks"] > self.polls
+            batch["outcomes"] = dict.fromkeys(batch["outcomes"], "canceled")
+        batch["ended"] = batch["ended"] or cancel or batch["polls"] > self.polls
 
 
 class _Connection(asyncio.Protocol):
@@ -334,7 +339,7 @@ class _Connection(asyncio.Protocol):
         self._server.open.discard(self)
 
     def data_received(self, data: bytes) -> None:
-        come, buffer = time.monotonic(), self._buffer
+        received_at, buffer = time.monotonic(), self._buffer
         buffer += data
         end = buffer.find(b"\r\n\r\n")
         if end < 0:
@@ -350,7 +355,7 @@ class _Connection(asyncio.Protocol):
         raw = bytes(buffer[start : start + length])
         del buffer[: start + length]
         method, path, _ = head[0].split(" ", 2)
-        self._handle(Seen(method, path, headers, raw, come))
+        self._handle(Seen(method, path, headers, raw, received_at))
 
     def _handle(self, seen: Seen) -> None:
         server = self._server
@@ -362,7 +367,7 @@ class _Connection(asyncio.Protocol):
             decided = server.decide(seen)
         except Exception as error:
             decided = _error(500, f"the script failed: {error!r}")
-        message = _message(decided)  # before the delay, which is not to grow by this work
+        message = _message(decided)  # before the delay, so that this work is not added to it
         delay = decided.delay or server.latency
         if delay:
             server.loop.call_at(seen.at + delay, self._send, seen, decided, message)
@@ -370,7 +375,7 @@ class _Connection(asyncio.Protocol):
             self._send(seen, decided, message)
 
     def _send(self, seen: Seen, decided: Answer, message: bytes) -> None:
-        if self._server.held:
+        if self._server.paused:
             self._server.loop.call_later(0.005, self._send, seen, decided, message)
             return
         self._server.active -= 1

@@ -1,4 +1,4 @@
-"""Corpora cut into files, and tasks that end their own worker or driver."""
+"""Corpora in several files, and tasks that kill their own worker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import signal
 from pathlib import Path
 
-# Nothing more is imported: each worker that does these tasks loads this file.
+# Few imports: each worker that runs these tasks loads this file.
 from strop.distributed.shards import TaskResult
 from strop.distributed.tasks import Task, perform
 from strop.types import Document
@@ -28,16 +28,16 @@ def write_inputs(folder: Path, documents: list[Document], files: int) -> Path:
 
 
 def killed_once(folder: Path, task: Task) -> TaskResult:
-    """Do a task; the worker of the second one of a stage dies in the middle of it, once."""
+    """Run a task; the worker of the second task of each stage is killed once, before it reports."""
     mark = folder / f"killed-{task.stage}"
-    done = perform(folder, task)
+    result = perform(folder, task)
     if task.name.endswith("00001") and not mark.exists():
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return done
+    return result
 
 
 def always_killed(folder: Path, task: Task) -> TaskResult:
-    """End the worker whatever it does."""
+    """Kill the worker."""
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError

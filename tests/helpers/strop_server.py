@@ -23,7 +23,7 @@ KEYS = f"read:{READ_KEY},write:{WRITE_KEY}"
 
 
 class RunningServer:
-    """A server that answers at ``url``; ``log`` has its lines so far."""
+    """A server that answers at ``url``; ``log`` has the lines it has written."""
 
     def __init__(self, *command: str, environment: Mapping[str, str]) -> None:
         self.log: list[str] = []
@@ -68,7 +68,7 @@ class RunningServer:
         try:
             with self.client() as client:
                 return client.get("/ready").status_code == 200
-        except httpx.ConnectError:  # the first process has the port before others listen
+        except httpx.ConnectError:  # the port is bound before the workers listen
             return False
 
     def client(self, key: str | None = None) -> httpx.Client:
@@ -78,7 +78,7 @@ class RunningServer:
         return httpx.Client(base_url=self.url, headers=headers, timeout=60, verify=False)
 
     def post(self, path: str, body: Any, key: str | None = None) -> Any:
-        """Post JSON and return the JSON of a good answer."""
+        """Post JSON and return the JSON of the answer, which must be a success."""
         with self.client(key) as client:
             reply = client.post(path, json=body)
         assert reply.status_code in (200, 201), reply.text
@@ -90,7 +90,7 @@ class RunningServer:
         return [line for line in lines if line["event"] == "request"]
 
     def stop(self) -> bool:
-        """Ask it to stop, and return whether it did so in good order."""
+        """Stop the server; return whether it shut down cleanly."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(60)
@@ -104,8 +104,8 @@ def serving(
     index: Path | str, *options: str, keys: str = "", environment: Mapping[str, str] | None = None
 ) -> Iterator[RunningServer]:
     """Serve an index while the block runs."""
-    given = {"STROP_API_KEYS": keys, **(environment or {})}
-    running = RunningServer(str(index), *options, environment=given)
+    variables = {"STROP_API_KEYS": keys, **(environment or {})}
+    running = RunningServer(str(index), *options, environment=variables)
     try:
         yield running
     finally:

@@ -1,4 +1,4 @@
-"""The words of an index, compared with those of its texts counted anew."""
+"""Compare the stored word counts of an index with a recount of its texts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from strop.storage.word_reader import postings_of
 from strop.storage.words import TEXT
 
 Counted = dict[int, dict[int, Counter[str]]]
-"""How often each document has each term, by source."""
+"""Counts of terms, by source and document."""
 
 
-def counted_anew(index: Index) -> Counted:
-    """Count the words of the documents, and of the given lists that count."""
+def recount(index: Index) -> Counted:
+    """Count the words of the documents and of all lists that are not derived from them."""
     catalog, terms = index.catalog, index.catalog.words.tokenizer().document
     words: Counted = {TEXT: {}}
     for number, document, _ in catalog.documents.all():
@@ -27,22 +27,23 @@ def counted_anew(index: Index) -> Counted:
     return words
 
 
-def assert_words_are_those_of_the_texts(index: Index) -> None:
-    """Compare the stored words with a count of all texts that count."""
+def assert_words_match_texts(index: Index) -> None:
+    """Compare the stored words with a recount."""
     with index.catalog.reading() as connection:
-        wanted = counted_anew(index)
+        recounted = recount(index)
         sources = {TEXT, *(set_.set_id for set_ in index.catalog.sets.all().values())}
         for source, known in index.catalog.words.load(sorted(sources)).items():
-            of = wanted.get(source, {})
-            assert np.flatnonzero(known.entries[0]).tolist() == sorted(of)
-            assert [int(known.entries[1, one]) for one in of] == [
-                sum(of[one].values()) for one in of
+            expected = recounted.get(source, {})
+            assert np.flatnonzero(known.entries[0]).tolist() == sorted(expected)
+            assert [int(known.entries[1, number]) for number in expected] == [
+                sum(expected[number].values()) for number in expected
             ]
-            assert (known.texts, known.words) == (len(of), sum(map(Counter.total, of.values())))
-            for term in {term for counts in of.values() for term in counts}:
-                found: dict[int, int] = {}
-                for first, places, counts, living in postings_of(connection, {source: known}, term):
-                    for place, count in zip(places.tolist(), counts.tolist(), strict=True):
-                        if living is None or living[place]:
-                            found[first + place] = count
-                assert found == {one: counts[term] for one, counts in of.items() if counts[term]}
+            n_words = sum(map(Counter.total, expected.values()))
+            assert (known.texts, known.words) == (len(expected), n_words)
+            for term in {term for counts in expected.values() for term in counts}:
+                stored: dict[int, int] = {}
+                for first, rows, counts, alive in postings_of(connection, {source: known}, term):
+                    for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
+                        if alive is None or alive[row]:
+                            stored[first + row] = count
+                assert stored == {n: counts[term] for n, counts in expected.items() if counts[term]}

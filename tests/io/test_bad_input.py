@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.commands import Ran, beir, jsonl, strop
+from helpers.commands import CommandResult, beir, jsonl, strop
 
 from strop.storage.database import Database
 from strop.types import Document, Vectors
@@ -25,7 +25,7 @@ GOOD = [{"id": f"n{i}", "text": f"Note {i} about the weather at sea."} for i in 
 QUERIES = ("copy a file", "join the parts of a path")
 
 
-def failed(result: Ran, *parts: str | Path) -> str:
+def failed(result: CommandResult, *parts: str | Path) -> str:
     """Return the one line of a user error, which must contain all ``parts``."""
     assert (result.code, result.stdout) == (1, ""), result
     assert result.stderr.startswith("error: "), result.stderr
@@ -438,7 +438,9 @@ def _full_after(monkeypatch: pytest.MonkeyPatch, writes: int) -> None:
     monkeypatch.setattr(pipeline, "append_rows", limited)
 
 
-def assert_can_be_finished(index: Path, result: Ran, corpus: Path, tmp_path: Path) -> None:
+def assert_can_be_finished(
+    index: Path, result: CommandResult, corpus: Path, tmp_path: Path
+) -> None:
     """Check that a build stopped by a full disk can be finished and equals a complete one."""
     failed(result, index, "What was committed is safe", f"strop finish {index}")
     info = strop("info", index, "--json").json

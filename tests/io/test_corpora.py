@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 from helpers.commands import jsonl
-from helpers.files import complaint, put, refused
+from helpers.files import corpus_error, error_message, put
 
 from strop.errors import BadInput, MissingExtra
 from strop.io.corpora import read_corpus, read_corpus_with_locations
@@ -70,7 +70,7 @@ def test_field_names_are_mapped(tmp_path: Path) -> None:
     path = put(tmp_path / "c.jsonl", jsonl({"key": 1, "id": 2, "body": "x", "head": "h"}))
     named = read_corpus(path, id_field="key", text_field="body", title_field="head")
     assert list(named) == [Document("1", "x", "h", {"id": 2})]
-    assert "'nope'" in complaint(read_corpus, path, text_field="body", title_field="nope")
+    assert "'nope'" in error_message(read_corpus, path, text_field="body", title_field="nope")
 
 
 @pytest.mark.parametrize("name", ["corpus.jsonl", "corpus.jsonl.gz"])
@@ -120,7 +120,9 @@ def test_empty_corpora_are_no_error(tmp_path: Path) -> None:
     ],
 )
 def test_bad_json_lines(tmp_path: Path, line: str, parts: list[str]) -> None:
-    message = refused(tmp_path / "c.jsonl", jsonl({"id": "ok", "text": ""}) + "\n" + line + "\n")
+    message = corpus_error(
+        tmp_path / "c.jsonl", jsonl({"id": "ok", "text": ""}) + "\n" + line + "\n"
+    )
     assert message.startswith(f"{tmp_path / 'c.jsonl'} line 3")
     for part in parts:
         assert part in message
@@ -145,17 +147,19 @@ def test_documents_before_a_bad_line_are_yielded(tmp_path: Path) -> None:
 
 
 def test_long_lists_of_fields_are_cut(tmp_path: Path) -> None:
-    message = refused(tmp_path / "c.jsonl", jsonl({f"f{n}": 1 for n in range(500)} | {"id": 1}))
+    message = corpus_error(
+        tmp_path / "c.jsonl", jsonl({f"f{n}": 1 for n in range(500)} | {"id": 1})
+    )
     assert "'f19', …" in message
     assert "f20" not in message
 
 
 def test_wrong_encoding(tmp_path: Path) -> None:
     latin = jsonl({"id": "a", "text": ""}).encode() + '{"id": "b", "text": "é"}'.encode("latin1")
-    message = refused(tmp_path / "c.jsonl", latin)
+    message = corpus_error(tmp_path / "c.jsonl", latin)
     for part in ("c.jsonl line 2, byte 22", "0xe9", "iconv -f latin1 -t utf-8"):
         assert part in message
-    assert "iconv -f utf-16" in refused(tmp_path / "u.jsonl", '{"id": 1}'.encode("utf-16"))
+    assert "iconv -f utf-16" in corpus_error(tmp_path / "u.jsonl", '{"id": 1}'.encode("utf-16"))
 
 
 def test_json_metadata_is_always_json(tmp_path: Path) -> None:
@@ -180,11 +184,11 @@ def test_gzip_damage(tmp_path: Path) -> None:
         b'{"id": "a", "text": "not gzip"}',
     ):
         path.write_bytes(damaged)
-        message = complaint(read_corpus, path)
+        message = error_message(read_corpus, path)
         assert f"{path}: gzip data damaged or cut short" in message
     # Garbage from the middle may be noticed as such before the checksum shows it.
     path.write_bytes(packed[:5000] + bytes([packed[5000] ^ 255]) + packed[5001:])
-    assert str(path) in complaint(read_corpus, path)
+    assert str(path) in error_message(read_corpus, path)
 
 
 def test_gzip_without_the_suffix_is_detected(tmp_path: Path) -> None:
@@ -255,7 +259,7 @@ def test_csv_limit_is_restored_by_concurrent_readers(tmp_path: Path) -> None:
     ],
 )
 def test_bad_csv(tmp_path: Path, content: str | bytes, parts: list[str]) -> None:
-    message = refused(tmp_path / "c.csv", content)
+    message = corpus_error(tmp_path / "c.csv", content)
     assert "c.csv" in message
     for part in parts:
         assert part in message
@@ -304,9 +308,9 @@ def test_bad_parquet(tmp_path: Path) -> None:
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "c.parquet"
     pq.write_table(pa.table({"id": ["a", "b"], "text": ["x", None]}), path)
-    assert "c.parquet row 2: text is null" in complaint(read_corpus, path)
-    assert "no field '_id'" not in complaint(read_corpus, path)
-    assert "'nope'" in complaint(read_corpus, path, id_field="nope")
+    assert "c.parquet row 2: text is null" in error_message(read_corpus, path)
+    assert "no field '_id'" not in error_message(read_corpus, path)
+    assert "'nope'" in error_message(read_corpus, path, id_field="nope")
     content = path.read_bytes()
     for damaged in (
         content[: len(content) // 2],
@@ -315,16 +319,16 @@ def test_bad_parquet(tmp_path: Path) -> None:
         b"PAR1",
     ):
         path.write_bytes(damaged)
-        message = complaint(read_corpus, path)
+        message = error_message(read_corpus, path)
         assert "c.parquet: cannot be read as Parquet" in message
         assert "copy it again" in message
-    assert "gunzip" in refused(tmp_path / "d.parquet.gz", content)
+    assert "gunzip" in corpus_error(tmp_path / "d.parquet.gz", content)
     not_utf8 = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
     pq.write_table(pa.table({"id": ["a"], "text": not_utf8}), path)
-    assert "can't decode byte 0xff" in complaint(read_corpus, path)
+    assert "can't decode byte 0xff" in error_message(read_corpus, path)
     duplicate = pa.table([pa.array(["a"]), pa.array(["b"])], names=["id", "id"])
     pq.write_table(duplicate, path)
-    assert "two columns are named 'id'" in complaint(read_corpus, path)
+    assert "two columns are named 'id'" in error_message(read_corpus, path)
 
 
 def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,22 +372,22 @@ def test_folder_given_relatively(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_bad_folders(tmp_path: Path) -> None:
     put(tmp_path / "empty" / "image.png", b"")
-    message = complaint(read_corpus, tmp_path / "empty")
+    message = error_message(read_corpus, tmp_path / "empty")
     for part in (str(tmp_path / "empty"), "corpus.jsonl", ".txt", ".md"):
         assert part in message
-    assert "corpus.jsonl" in complaint(read_corpus, tmp_path / "empty", format="beir")
+    assert "corpus.jsonl" in error_message(read_corpus, tmp_path / "empty", format="beir")
     put(tmp_path / "latin" / "a.txt", b"one\ntw\xf6\n")
-    assert "a.txt line 2, byte 3: 0xf6" in complaint(read_corpus, tmp_path / "latin")
+    assert "a.txt line 2, byte 3: 0xf6" in error_message(read_corpus, tmp_path / "latin")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "a.txt").symlink_to(tmp_path / "nowhere")
-    assert "a.txt: cannot be read" in complaint(read_corpus, tmp_path / "broken")
+    assert "a.txt: cannot be read" in error_message(read_corpus, tmp_path / "broken")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other file systems refuse such names")
 def test_file_name_that_is_not_utf8(tmp_path: Path) -> None:
     with open(os.fsencode(tmp_path) + b"/\xff.txt", "wb"):
         pass
-    assert "surrogate" in complaint(read_corpus, tmp_path)
+    assert "surrogate" in error_message(read_corpus, tmp_path)
 
 
 # --- paths and formats
@@ -391,7 +395,7 @@ def test_file_name_that_is_not_utf8(tmp_path: Path) -> None:
 
 def test_missing_file(tmp_path: Path) -> None:
     for name in ("no.jsonl", "no.csv", "no.parquet", "nosuffix"):
-        message = complaint(read_corpus, tmp_path / name)
+        message = error_message(read_corpus, tmp_path / name)
         assert f"{name}: cannot be read: No such file" in message
         assert "check the path" in message
     with pytest.raises(BadInput):  # at the call, before anything is iterated
@@ -400,24 +404,24 @@ def test_missing_file(tmp_path: Path) -> None:
 
 def test_folder_for_a_file_and_file_for_a_folder(tmp_path: Path) -> None:
     for format in ("jsonl", "csv", "tsv", "parquet"):
-        message = complaint(read_corpus, tmp_path, format=format)
+        message = error_message(read_corpus, tmp_path, format=format)
         assert "is a folder" in message
         assert f"--format {format}" in message
     path = put(tmp_path / "c.jsonl", "")
     for format in ("beir", "text"):
-        assert "c.jsonl: is a file" in complaint(read_corpus, path, format=format)
+        assert "c.jsonl: is a file" in error_message(read_corpus, path, format=format)
     for read in (read_queries, read_qrels, read_query_lists):
-        assert "Is a directory" in complaint(read, tmp_path)
+        assert "Is a directory" in error_message(read, tmp_path)
 
 
 def test_unknown_formats(tmp_path: Path) -> None:
     path = put(tmp_path / "c.dat", jsonl({"id": "a", "text": "x"}))
-    message = complaint(read_corpus, path)
+    message = error_message(read_corpus, path)
     formats = (".jsonl", ".csv", ".tsv", ".parquet", ".gz", "BEIR", "folders of files", "--format")
     for part in ("c.dat", *formats):
         assert part in message
     assert list(read_corpus(path, format="jsonl")) == [Document("a", "x")]
-    message = complaint(read_corpus, path, format="xml")
+    message = error_message(read_corpus, path, format="xml")
     assert "'xml'" in message
     assert "beir, jsonl, csv, tsv, parquet, text" in message
 
@@ -439,8 +443,8 @@ def check_permission_denied(parent: Path) -> None:
     if root:  # root may read everything
         os.seteuid(65534)
     try:
-        messages = [complaint(read_corpus, path), complaint(read_corpus, folder)]
-        unwritable = complaint(write_run, folder / "closed" / "run.txt", {}, "tag")
+        messages = [error_message(read_corpus, path), error_message(read_corpus, folder)]
+        unwritable = error_message(write_run, folder / "closed" / "run.txt", {}, "tag")
     finally:
         if root:
             os.seteuid(0)
@@ -469,11 +473,11 @@ def test_standard_input(stdin: Callable[[bytes], io.BytesIO]) -> None:
 
 def test_bad_standard_input(stdin: Callable[[bytes], io.BytesIO]) -> None:
     stdin(b'\n{"id": 1}')
-    assert complaint(read_corpus, "-").startswith("standard input line 2: no field 'text'")
+    assert error_message(read_corpus, "-").startswith("standard input line 2: no field 'text'")
     stdin(gzip.compress(b"x" * 1000)[:-9])
-    assert complaint(read_corpus, "-").startswith("standard input: gzip data damaged")
+    assert error_message(read_corpus, "-").startswith("standard input: gzip data damaged")
     for format in ("beir", "text", "parquet"):
-        assert f"cannot be read as {format}" in complaint(read_corpus, "-", format=format)
+        assert f"cannot be read as {format}" in error_message(read_corpus, "-", format=format)
 
 
 # --- memory

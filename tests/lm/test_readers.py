@@ -1,16 +1,15 @@
-"""Readers of replies: any JSON ends in a reply or in an error of ours, and no key gets through."""
+"""Parsing of replies: any JSON gives a reply or an error of strop, and keys are masked."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.lm import KEY, both, failure, model, request, requests, serving
+from helpers.lm import KEY, both, failure, model, request, requests
 from helpers.scripted_server import Answer, ScriptedServer, answer
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -43,13 +42,7 @@ JSON = st.recursive(
 COUNTS = st.dictionaries(NAMES, LEAVES | st.dictionaries(NAMES, LEAVES, max_size=2), max_size=6)
 
 
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
-    with serving(monkeypatch) as running:
-        yield running
-
-
-def check_answer(usage: Usage, *texts: str) -> None:
+def check_values(usage: Usage, *texts: str) -> None:
     counts = (usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.written_tokens)
     assert all(type(count) is int and 0 <= count <= 3 * MOST_TOKENS for count in counts)
     for text in texts:
@@ -58,36 +51,36 @@ def check_answer(usage: Usage, *texts: str) -> None:
 
 @settings(max_examples=400)
 @given(JSON)
-def test_any_json_is_a_reply_a_failure_or_bad_input(body: Any) -> None:
+def test_random_json_is_a_reply_a_failure_or_bad_input(body: Any) -> None:
     for read in (read_openai, read_anthropic):
         with suppress(CallFailed):
             answered = read(body, "host")
-            check_answer(answered.usage, answered.text, answered.model)
+            check_values(answered.usage, answered.text, answered.model)
     for record in (body, {**body, "custom_id": "a"} if isinstance(body, dict) else body):
         with suppress(BadInput):  # as a line in the results of a batch
             result = read_result(record)
             result.key.encode()
             if isinstance(result, Reply):
-                check_answer(result.usage, result.text, result.model)
+                check_values(result.usage, result.text, result.model)
             else:
                 result.error.encode()
 
 
 @settings(max_examples=200)
 @given(COUNTS, JSON)
-def test_a_reply_is_kept_whatever_it_says_of_itself(usage: Any, name: Any) -> None:
-    """Its text was paid for."""
+def test_a_reply_is_kept_whatever_its_usage_and_model(usage: Any, name: Any) -> None:
+    """Its text was paid for, so malformed fields do not matter."""
     choice = {"message": {"content": "text"}, "finish_reason": "stop"}
     body = {"choices": [choice], "content": "text", "usage": usage, "model": name}
     for read in (read_openai, read_anthropic):
         answered = read(body, "host")
         assert answered.text == "text"
-        check_answer(answered.usage, answered.model)
+        check_values(answered.usage, answered.model)
 
 
 @settings(max_examples=100)
 @given(st.lists(st.text(max_size=20) | JSON.map(json.dumps), max_size=4))
-def test_any_file_of_replies(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+def test_random_reply_files(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
     path: Path = tmp_path_factory.mktemp("replies") / "replies.jsonl"
     path.write_text("\n".join(lines), "utf-8", errors="replace")
     with suppress(BadInput):
@@ -96,7 +89,7 @@ def test_any_file_of_replies(tmp_path_factory: pytest.TempPathFactory, lines: li
 
 
 @both
-def test_any_json_about_a_batch(server: ScriptedServer, family: str) -> None:
+def test_random_json_about_a_batch(server: ScriptedServer, family: str) -> None:
     batches = open_batches(model(server, family, retries=0))
 
     @settings(max_examples=60)
@@ -113,8 +106,8 @@ def test_any_json_about_a_batch(server: ScriptedServer, family: str) -> None:
             (status,) = batches.status(["b/../x?y"])
             assert status.id == "b/../x?y"
             assert min(status.total, status.succeeded, status.failed) >= 0
-            got = list(batches.collect("b/../x?y", ["a"]))
-            assert all(isinstance(one, Reply | Failure) for one in got)
+            collected = list(batches.collect("b/../x?y", ["a"]))
+            assert all(isinstance(result, Reply | Failure) for result in collected)
         with suppress(StropError):
             list(batches.submit(requests(1)))
         for seen in server.seen:
@@ -127,23 +120,23 @@ def test_any_json_about_a_batch(server: ScriptedServer, family: str) -> None:
 
 @settings(max_examples=80)
 @given(JSON, st.integers(1, 3))
-def test_any_json_is_embeddings_or_a_service_error(body: Any, count: int) -> None:
+def test_random_json_is_embeddings_or_a_service_error(body: Any, count: int) -> None:
     import httpx
 
     content = json.dumps(body).encode()
-    transport = httpx.MockTransport(lambda asked: httpx.Response(200, content=content))
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, content=content))
     embedder = load_embedder("api:m", transport=transport, backoff=0.0001, retries=1)
     with suppress(ServiceError):
         assert embedder.embed(["a"] * count, "query").shape[0] == count
 
 
-# -- numbers ---------------------------------------------------------------------------------
+# -- token counts ----------------------------------------------------------------------------
 
 
 @both
 @pytest.mark.parametrize("count", [2**63, -5, float("nan"), float("inf"), "12", True, [], 1e300])
-def test_numbers_that_no_call_can_have(server: ScriptedServer, family: str, count: Any) -> None:
-    """Such a usage counts as none, and the caller estimates: a budget must not be loosened."""
+def test_impossible_token_counts(server: ScriptedServer, family: str, count: Any) -> None:
+    """Such a usage is ignored and the tokens are estimated: a budget must still hold."""
     server.usage = lambda body: {
         "prompt_tokens": 10, "completion_tokens": count, "input_tokens": 10, "output_tokens": count,
     }  # fmt: skip
@@ -153,7 +146,7 @@ def test_numbers_that_no_call_can_have(server: ScriptedServer, family: str, coun
     assert len(server.seen) == 1
 
 
-# -- keys that come back ---------------------------------------------------------------------
+# -- keys in replies and errors --------------------------------------------------------------
 
 ECHOES = {
     "plain": KEY,
@@ -163,15 +156,15 @@ ECHOES = {
 }
 
 
-def readable(text: str) -> str:
-    """All that can be made of a text by undoing what may have been done to it."""
-    undone = text.encode().decode("unicode_escape", "replace")
-    return text + undone
+def unescaped_too(text: str) -> str:
+    """A text, and the text with its escapes undone."""
+    unescaped = text.encode().decode("unicode_escape", "replace")
+    return text + unescaped
 
 
 @both
 @pytest.mark.parametrize("form", ECHOES)
-def test_an_echoed_key_gets_into_no_reply(
+def test_an_echoed_key_is_masked_in_replies(
     server: ScriptedServer, family: str, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STROP_API_KEY", KEY)
@@ -187,33 +180,33 @@ def test_an_echoed_key_gets_into_no_reply(
 @both
 @pytest.mark.parametrize("form", ECHOES)
 @pytest.mark.parametrize("status", [400, 401, 404, 500])
-def test_an_echoed_key_gets_into_no_error(
+def test_an_echoed_key_is_masked_in_errors(
     server: ScriptedServer, family: str, form: str, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STROP_API_KEY", KEY)
     echo = ECHOES[form]
     server.act = answer(status, {"error": {"message": f"wrong: {echo}", "code": echo}})
     try:
-        said = failure(model(server, family, retries=0).complete([request()])).error
+        message = failure(model(server, family, retries=0).complete([request()])).error
     except ServiceError as error:
-        said = str(error)
-    assert "wrong: ***" in said
-    assert echo not in said
+        message = str(error)
+    assert "wrong: ***" in message
+    assert echo not in message
 
 
 @both
-def test_an_echoed_key_in_a_body_that_is_no_json(
+def test_an_echoed_key_is_masked_in_malformed_json(
     server: ScriptedServer, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STROP_API_KEY", KEY)
     escaped = "".join(f"\\u{ord(c):04x}" for c in KEY)
     server.act = answer(200, f'{{"model": "{escaped}", "x": {KEY}'.encode())
-    said = failure(model(server, family, retries=0).complete([request()])).error
-    assert KEY not in readable(said)
-    assert "***" in said
+    message = failure(model(server, family, retries=0).complete([request()])).error
+    assert KEY not in unescaped_too(message)
+    assert "***" in message
 
 
-def test_an_echoed_key_in_the_results_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_echoed_key_is_masked_in_batch_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     body = {"model": KEY, "choices": [{"message": {"content": f"it is {KEY}"}}]}
     reply = read_result({"custom_id": "a", "response": {"status_code": 200, "body": body}})

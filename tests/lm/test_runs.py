@@ -1,4 +1,4 @@
-"""Runs of many calls at a time: order, bounds, ends and interrupts."""
+"""Runs of concurrent calls: order, limits, ends and interrupts."""
 
 from __future__ import annotations
 
@@ -9,25 +9,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from helpers.lm import both, model, replies, requests, serving
+from helpers.lm import both, model, replies, requests
 from helpers.scripted_server import Answer, ScriptedServer, Seen, user_text
 
 from strop.common.retries import Policy
 from strop.lm import Failure, Reply, Request
 from strop.lm.runner import Run
 
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
-    with serving(monkeypatch) as running:
-        yield running
-
-
-# -- how many at a time ----------------------------------------------------------------------
+# -- concurrency -----------------------------------------------------------------------------
 
 
 @both
-def test_concurrency_is_used_and_bounded(server: ScriptedServer, family: str) -> None:
+def test_concurrency_is_used_and_not_exceeded(server: ScriptedServer, family: str) -> None:
     server.latency = 0.05
     assert len(replies(model(server, family, concurrency=5).complete(requests(40)))) == 40
     assert server.most_active == 5
@@ -35,16 +28,16 @@ def test_concurrency_is_used_and_bounded(server: ScriptedServer, family: str) ->
 
 
 @both
-def test_rate_limits_lower_the_number_and_success_raises_it(
+def test_rate_limits_lower_concurrency_and_success_raises_it(
     server: ScriptedServer, family: str
 ) -> None:
-    most = 3
+    capacity = 3
 
     def limited(seen: Seen) -> Answer:
-        if server.active > most:
+        if server.active > capacity:
             return Answer(529 if family == "anthropic" else 429, {}, delay=0.002)
-        good = server.openai_reply if family == "openai" else server.anthropic_reply
-        return Answer(200, good(seen.body), delay=0.01)
+        make_reply = server.openai_reply if family == "openai" else server.anthropic_reply
+        return Answer(200, make_reply(seen.body), delay=0.01)
 
     server.act = limited
     run = model(server, family, concurrency=16).complete(requests(400))
@@ -53,60 +46,60 @@ def test_rate_limits_lower_the_number_and_success_raises_it(
         assert isinstance(result, Reply)
         limits.append(run.limit)
         if count == 200:
-            most = 100  # room for everybody again
+            capacity = 100  # no rate limit any more
     assert len(limits) == 400
     settled = limits[60:200]
-    assert min(settled) <= most
+    assert min(settled) <= capacity
     assert max(settled) <= 5
     assert limits[-1] == 16
     refused = len(server.seen) - 400
     assert refused < 100
 
 
-def test_requests_are_pulled_here_and_no_further_than_needed(server: ScriptedServer) -> None:
+def test_requests_are_read_lazily_in_the_callers_thread(server: ScriptedServer) -> None:
     server.latency = 0.005
-    pulled, here = 0, threading.get_ident()
+    n_read, thread = 0, threading.get_ident()
 
     def source() -> Iterator[Request]:
-        nonlocal pulled
+        nonlocal n_read
         for item in requests(60):
-            assert threading.get_ident() == here
-            pulled += 1
+            assert threading.get_ident() == thread
+            n_read += 1
             yield item
 
     run = model(server, concurrency=4).complete(source())
-    assert pulled == 0
+    assert n_read == 0
     for count, _ in enumerate(run):
-        assert pulled - count <= 4
+        assert n_read - count <= 4
         if count == 5:
             time.sleep(0.1)
-            assert pulled - count <= 4
-    assert pulled == 60
+            assert n_read - count <= 4
+    assert n_read == 60
 
 
-def test_of_many_at_a_time_some_wait_in_line(server: ScriptedServer) -> None:
+def test_send_more_reads_a_few_requests_ahead(server: ScriptedServer) -> None:
     server.latency = 0.1
-    pulled = 0
+    n_read = 0
 
     def source() -> Iterator[Request]:
-        nonlocal pulled
+        nonlocal n_read
         for item in requests(200):
-            pulled += 1
+            n_read += 1
             yield item
 
     run = model(server, concurrency=40).complete(source())
     keys = set()
     for result in run:
-        for come in (result, *run.ready()):
-            assert isinstance(come, Reply)
-            keys.add(come.key)
+        for reply in (result, *run.ready()):
+            assert isinstance(reply, Reply)
+            keys.add(reply.key)
         run.send_more()
-        assert pulled - len(keys) <= 60
-    assert len(keys) == pulled == len(server.seen) == 200
+        assert n_read - len(keys) <= 60
+    assert len(keys) == n_read == len(server.seen) == 200
     assert server.most_active <= 40
 
 
-def test_each_reply_comes_as_soon_as_it_is_there(server: ScriptedServer) -> None:
+def test_replies_come_in_order_of_arrival(server: ScriptedServer) -> None:
     def slow_first(seen: Seen) -> Answer:
         slow = user_text(seen.body).endswith("k0")
         return Answer(200, server.openai_reply(seen.body), delay=0.5 if slow else 0.001)
@@ -117,7 +110,7 @@ def test_each_reply_comes_as_soon_as_it_is_there(server: ScriptedServer) -> None
     assert len(keys) == 10
 
 
-def test_ending_the_requests_ends_the_run_without_loss(server: ScriptedServer) -> None:
+def test_a_run_ends_with_its_requests_and_loses_no_reply(server: ScriptedServer) -> None:
     server.latency = 0.02
     stop = False
 
@@ -127,13 +120,13 @@ def test_ending_the_requests_ends_the_run_without_loss(server: ScriptedServer) -
                 return
             yield item
 
-    got = 0
+    n_replies = 0
     for result in model(server, concurrency=8).complete(source()):
         assert isinstance(result, Reply)
-        got += 1
-        stop = got >= 20
-    assert 20 <= got <= 28
-    assert got == len(server.seen)
+        n_replies += 1
+        stop = n_replies >= 20
+    assert 20 <= n_replies <= 28
+    assert n_replies == len(server.seen)
 
 
 def test_an_error_in_the_requests_comes_after_the_replies(server: ScriptedServer) -> None:
@@ -143,26 +136,26 @@ def test_an_error_in_the_requests_comes_after_the_replies(server: ScriptedServer
         yield from requests(3)
         raise KeyError("no more")
 
-    got: list[Reply | Failure] = []
+    results: list[Reply | Failure] = []
     with pytest.raises(KeyError, match="no more"):
-        got.extend(model(server).complete(source()))
-    assert len(got) == 3
+        results.extend(model(server).complete(source()))
+    assert len(results) == 3
 
 
 @both
-def test_closing_hands_over_what_was_on_its_way(server: ScriptedServer, family: str) -> None:
-    pulled: list[str] = []
+def test_closing_a_run_returns_the_replies_in_flight(server: ScriptedServer, family: str) -> None:
+    read: list[str] = []
 
     def source() -> Iterator[Request]:
         for item in requests(100):
-            pulled.append(item.key)
+            read.append(item.key)
             yield item
 
     def act(seen: Seen) -> Answer:
         if user_text(seen.body).endswith(("k3", "k4")):
             return Answer(503, {})
-        good = server.openai_reply if family == "openai" else server.anthropic_reply
-        return Answer(200, good(seen.body), delay=0.2)
+        make_reply = server.openai_reply if family == "openai" else server.anthropic_reply
+        return Answer(200, make_reply(seen.body), delay=0.2)
 
     server.act = act
     lm = model(server, family, concurrency=6, backoff=60.0)
@@ -170,47 +163,47 @@ def test_closing_hands_over_what_was_on_its_way(server: ScriptedServer, family: 
     first = [next(run) for _ in range(4)]
     deadline = time.monotonic() + 60
     while len(server.seen) < len(first) + 2 + 2 and time.monotonic() < deadline:
-        time.sleep(0.005)  # until two more are on their way, besides the two refused
+        time.sleep(0.005)  # until two more are in flight, besides the two refused
     start = time.monotonic()
     rest = run.close()
-    assert time.monotonic() - start < 30  # it does not wait for the next try
-    assert sorted(r.key for r in (*first, *rest)) == sorted(pulled)
-    waited = [r for r in rest if isinstance(r, Failure)]
+    assert time.monotonic() - start < 30  # it does not wait for a retry
+    assert sorted(r.key for r in (*first, *rest)) == sorted(read)
+    failures = [r for r in rest if isinstance(r, Failure)]
     sent = {user_text(seen.body).split()[-1] for seen in server.seen}
-    assert {r.key for r in waited} == {"k3", "k4"} | (set(pulled) - sent)
-    assert not any(r.final for r in waited)
+    assert {r.key for r in failures} == {"k3", "k4"} | (set(read) - sent)
+    assert not any(r.final for r in failures)
     assert sum(isinstance(r, Reply) for r in rest) >= 2
     assert run.close() == []
     assert list(run) == []
-    calls = len(server.seen)
+    n_calls = len(server.seen)
     time.sleep(0.15)
-    assert len(server.seen) == calls
+    assert len(server.seen) == n_calls
     assert not [thread for thread in threading.enumerate() if thread.name == "strop-lm"]
 
 
-def test_an_interrupt_loses_nothing(server: ScriptedServer) -> None:
-    server.held = True
-    main = threading.get_ident()
+def test_an_interrupt_loses_no_reply(server: ScriptedServer) -> None:
+    server.paused = True
+    main_thread = threading.get_ident()
 
     def interrupt() -> None:
         while len(server.seen) < 5:
             time.sleep(0.005)
-        signal.pthread_kill(main, signal.SIGINT)
+        signal.pthread_kill(main_thread, signal.SIGINT)
 
-    # A process started in the background of a script ignores the signal.
-    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A process that a script starts in the background ignores SIGINT.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         run = model(server, concurrency=5).complete(requests(50))
         threading.Thread(target=interrupt, daemon=True).start()
         with pytest.raises(KeyboardInterrupt):
             next(run)
     finally:
-        signal.signal(signal.SIGINT, usual)
-        server.held = False
+        signal.signal(signal.SIGINT, handler)
+        server.paused = False
     assert sorted(replies(run.close())) == ["k0", "k1", "k2", "k3", "k4"]
 
 
-def test_a_run_that_is_dropped_sends_nothing_more(server: ScriptedServer) -> None:
+def test_a_deleted_run_sends_no_more_requests(server: ScriptedServer) -> None:
     server.latency = 0.2
     run = model(server, concurrency=3).complete(requests(50))
     next(run)
@@ -221,10 +214,10 @@ def test_a_run_that_is_dropped_sends_nothing_more(server: ScriptedServer) -> Non
     assert len(server.seen) <= 3
 
 
-def test_closing_a_run_that_was_about_to_fail(server: ScriptedServer) -> None:
+def test_closing_a_run_before_a_fatal_error(server: ScriptedServer) -> None:
     server.act = lambda seen: Answer(401, {"error": {"message": "no"}}, delay=0.1)
-    pulled = requests(3)
-    run = model(server, concurrency=3).complete(pulled)
+    sent = requests(3)
+    run = model(server, concurrency=3).complete(sent)
     run.send_more()
     time.sleep(0.05)
     rest = run.close()
@@ -232,8 +225,8 @@ def test_closing_a_run_that_was_about_to_fail(server: ScriptedServer) -> None:
     assert all(isinstance(r, Failure) and not r.final for r in rest)
 
 
-def test_a_mistake_in_the_program_is_not_hidden() -> None:
-    def call(asked: Request) -> Any:
+def test_a_bug_in_a_call_is_raised() -> None:
+    def call(request: Request) -> Any:
         raise ZeroDivisionError("a bug")
 
     with pytest.raises(ZeroDivisionError, match="a bug"):

@@ -1,27 +1,20 @@
-"""What is sent to services, what is read, and what is done when they fail; over real sockets."""
+"""Requests to services, their replies, and retries and errors; over real sockets."""
 
 from __future__ import annotations
 
 import json
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from helpers.lm import KEY, FakeClock, both, failure, model, replies, request, requests, serving
+from helpers.lm import KEY, FakeClock, both, failure, model, replies, request, requests
 from helpers.scripted_server import Answer, ScriptedServer, Seen, answer, drop, hang, user_text
 
 from strop.errors import BadInput, ServiceError
 from strop.lm import Failure, Reply, Usage, load
 
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
-    with serving(monkeypatch) as running:
-        yield running
-
-
-# -- what is sent and read -------------------------------------------------------------------
+# -- requests and replies --------------------------------------------------------------------
 
 
 def test_openai_chat(server: ScriptedServer) -> None:
@@ -50,7 +43,7 @@ def test_openai_chat(server: ScriptedServer) -> None:
     ]
 
 
-def test_openai_completion_continues_a_text(server: ScriptedServer) -> None:
+def test_openai_completions(server: ScriptedServer) -> None:
     lm = model(server, completion=True, extra={"seed": 3})
     assert replies(lm.complete([request(system="")])) == {"k": "reply to a document\nquestion k"}
     assert server.seen[0].path == "/v1/completions"
@@ -91,7 +84,7 @@ def test_anthropic_messages_are_marked_for_caching(server: ScriptedServer) -> No
     ("shared", "rest", "texts", "marked"),
     [("", "q", ["q"], False), ("d", " ", ["d "], True), (" ", "q", [" q"], False)],
 )
-def test_anthropic_gets_no_blank_blocks(
+def test_anthropic_requests_have_no_blank_blocks(
     server: ScriptedServer, shared: str, rest: str, texts: list[str], marked: bool
 ) -> None:
     lm = model(server, "anthropic")
@@ -103,7 +96,7 @@ def test_anthropic_gets_no_blank_blocks(
     assert "system" not in body
 
 
-def test_the_account_of_a_key(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openai_account_headers(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     names = {"OPENAI_ORG_ID": "openai-organization", "OPENAI_PROJECT_ID": "openai-project"}
     for variable in names:
         monkeypatch.delenv(variable, raising=False)
@@ -149,11 +142,11 @@ def test_bedrock_with_a_signature(server: ScriptedServer, monkeypatch: pytest.Mo
 
 
 @both
-def test_a_reply_that_was_cut(server: ScriptedServer, family: str) -> None:
+def test_truncated_replies(server: ScriptedServer, family: str) -> None:
     server.finish = "length" if family == "openai" else "max_tokens"
     (reply,) = model(server, family).complete([request()])
     assert reply.truncated
-    server.text = lambda prompt: ""  # all of it went into thinking
+    server.text = lambda prompt: ""  # all tokens went into thinking
     failed = failure(model(server, family).complete([request()]))
     assert failed.final
     assert "reached max_tokens before any text" in failed.error
@@ -169,7 +162,7 @@ def test_a_declined_request_is_final(server: ScriptedServer, family: str) -> Non
     assert len(server.seen) == 1
 
 
-def test_the_other_name_of_max_tokens(server: ScriptedServer) -> None:
+def test_max_completion_tokens_is_tried_if_max_tokens_is_refused(server: ScriptedServer) -> None:
     server.refused_field = "max_tokens"
     lm = model(server, concurrency=1)
     assert len(replies(lm.complete(requests(3)))) == 3
@@ -178,11 +171,11 @@ def test_the_other_name_of_max_tokens(server: ScriptedServer) -> None:
     assert load("openai:m").tokens_name == "max_completion_tokens"  # type: ignore[attr-defined]
 
     server.refused_field = "max_completion_tokens"
-    assert len(replies(lm.complete(requests(2)))) == 2  # it learns again
+    assert len(replies(lm.complete(requests(2)))) == 2  # it tries the other name again
 
 
 @both
-def test_a_temperature_that_is_not_taken(server: ScriptedServer, family: str) -> None:
+def test_a_refused_temperature_stops_the_run(server: ScriptedServer, family: str) -> None:
     error = {"error": {"message": "`temperature` is deprecated for this model."}}
     server.act = answer(400, error)
     with pytest.raises(ServiceError, match=r"temperature.*leave it out"):
@@ -194,7 +187,7 @@ def test_a_temperature_that_is_not_taken(server: ScriptedServer, family: str) ->
 
 @both
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 529])
-def test_retryable_failures_are_repeated(server: ScriptedServer, family: str, status: int) -> None:
+def test_retryable_failures_are_retried(server: ScriptedServer, family: str, status: int) -> None:
     server.script.extend([answer(status, {"error": {"message": "not now"}})] * 2)
     assert len(replies(model(server, family).complete([request()]))) == 1
     assert len(server.seen) == 3
@@ -206,7 +199,7 @@ def cut_short(seen: Seen) -> Answer:
 
 @both
 @pytest.mark.parametrize("act", [drop, cut_short])
-def test_dropped_connections_are_repeated(
+def test_dropped_connections_are_retried(
     server: ScriptedServer, family: str, act: Callable[[Seen], Answer]
 ) -> None:
     server.script.extend([act] * 4)
@@ -215,7 +208,7 @@ def test_dropped_connections_are_repeated(
 
 
 @both
-def test_a_service_that_hangs_is_tried_again(server: ScriptedServer, family: str) -> None:
+def test_timeouts_are_retried(server: ScriptedServer, family: str) -> None:
     server.script.append(hang)
     start = time.monotonic()
     assert len(replies(model(server, family, timeout=1.0).complete([request()]))) == 1
@@ -227,7 +220,7 @@ def test_a_service_that_hangs_is_tried_again(server: ScriptedServer, family: str
     assert "did not answer within 0.1 seconds; gave up after 2 tries" in failed.error
 
 
-def test_a_service_that_is_not_there() -> None:
+def test_an_unreachable_service_stops_the_run_soon() -> None:
     clock = FakeClock()
     lm = load("openai:m", base_url="http://127.0.0.1:9/v1", clock=clock, concurrency=1)
     with pytest.raises(ServiceError, match=r"127\.0\.0\.1:9 cannot be reached.*base_url right"):
@@ -236,7 +229,7 @@ def test_a_service_that_is_not_there() -> None:
 
 
 @both
-def test_gives_up_in_the_end_and_says_what_came(server: ScriptedServer, family: str) -> None:
+def test_the_last_failure_is_reported_when_retries_end(server: ScriptedServer, family: str) -> None:
     server.act = answer(503, {"error": {"message": "overloaded,\n sorry"}})
     clock = FakeClock()
     failed = failure(model(server, family, clock=clock, retries=4).complete([request()]))
@@ -260,7 +253,7 @@ MALFORMED = {
 
 @both
 @pytest.mark.parametrize("content", MALFORMED.values(), ids=MALFORMED.keys())
-def test_malformed_replies_are_repeated_but_not_often(
+def test_malformed_replies_are_retried_twice(
     server: ScriptedServer, family: str, content: bytes
 ) -> None:
     malformed = answer(200, content)
@@ -284,21 +277,21 @@ def test_an_error_in_a_reply_that_claims_success(server: ScriptedServer) -> None
     assert failure(lm.complete([request()])).final
 
 
-# -- waiting ---------------------------------------------------------------------------------
+# -- waits between tries ---------------------------------------------------------------------
 
 
 @both
 @pytest.mark.parametrize(
     ("headers", "seconds"), [({"retry_after": "0.4"}, 0.4), ({"retry_after_ms": "300"}, 0.3)]
 )
-def test_nobody_calls_before_the_service_allows(
+def test_no_request_is_sent_before_retry_after(
     server: ScriptedServer, family: str, headers: dict[str, str], seconds: float
 ) -> None:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    good = server.openai_reply if family == "openai" else server.anthropic_reply
-    server.script.append(lambda seen: Answer(429, {}, named, delay=1.0))
-    # These are under way by then, and what follows them must wait although it was not refused.
-    server.script.extend([lambda seen: Answer(200, good(seen.body), delay=1.6)] * 3)
+    header_lines = {name.replace("_", "-"): value for name, value in headers.items()}
+    make_reply = server.openai_reply if family == "openai" else server.anthropic_reply
+    server.script.append(lambda seen: Answer(429, {}, header_lines, delay=1.0))
+    # These are in flight by then; the requests after them must wait although none was refused.
+    server.script.extend([lambda seen: Answer(200, make_reply(seen.body), delay=1.6)] * 3)
     assert len(replies(model(server, family, concurrency=4).complete(requests(12)))) == 12
     refused = server.seen[0]
     later = [seen.at for seen in server.seen if seen.at > refused.answered]
@@ -308,19 +301,19 @@ def test_nobody_calls_before_the_service_allows(
 
 
 @both
-def test_a_very_long_pause_ends_the_run(server: ScriptedServer, family: str) -> None:
+def test_a_long_retry_after_stops_the_run(server: ScriptedServer, family: str) -> None:
     server.script.append(answer(429, {}, retry_after="7200"))
     with pytest.raises(ServiceError, match=r"7,200 seconds; resume"):
         list(model(server, family).complete([request()]))
 
 
-def test_waits_double_and_are_random(
+def test_backoff_is_exponential_and_random(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[float, float]] = []
+    ranges: list[tuple[float, float]] = []
 
     def uniform(low: float, high: float) -> float:
-        asked.append((low, high))
+        ranges.append((low, high))
         return high
 
     monkeypatch.setattr(random, "uniform", uniform)
@@ -328,7 +321,7 @@ def test_waits_double_and_are_random(
     clock = FakeClock()
     failure(model(server, clock=clock, backoff=2.0).complete([request()]))
     expected = [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
-    assert asked == [(0, limit) for limit in expected]
+    assert ranges == [(0, limit) for limit in expected]
     assert clock.waits == pytest.approx(expected)
 
 
@@ -337,18 +330,18 @@ def test_waits_double_and_are_random(
 
 @both
 @pytest.mark.parametrize("status", [400, 404, 413, 422])
-def test_a_refused_request_is_final_and_alone(
+def test_a_refused_request_is_final_and_does_not_stop_the_run(
     server: ScriptedServer, family: str, status: int
 ) -> None:
-    def picky(seen: Seen) -> Answer:
+    def refuse_k3(seen: Seen) -> Answer:
         if user_text(seen.body).endswith("k3"):
             return Answer(status, {"error": {"message": "too long"}})
         return server.respond(seen)
 
-    server.act = picky
-    got = {r.key: r for r in model(server, family, concurrency=1).complete(requests(6))}
-    assert [key for key, r in got.items() if isinstance(r, Failure)] == ["k3"]
-    failed = got["k3"]
+    server.act = refuse_k3
+    results = {r.key: r for r in model(server, family, concurrency=1).complete(requests(6))}
+    assert [key for key, r in results.items() if isinstance(r, Failure)] == ["k3"]
+    failed = results["k3"]
     assert isinstance(failed, Failure)
     assert failed.final
     assert f"{status}: too long" in failed.error
@@ -356,7 +349,7 @@ def test_a_refused_request_is_final_and_alone(
 
 
 @both
-def test_nothing_at_the_address_ends_the_run(server: ScriptedServer, family: str) -> None:
+def test_an_unknown_model_stops_the_run(server: ScriptedServer, family: str) -> None:
     server.act = answer(404, {"error": {"message": "The model `m` does not exist"}})
     with pytest.raises(ServiceError, match=r"404: The model `m` does not exist"):
         list(model(server, family).complete(requests(100)))
@@ -365,7 +358,7 @@ def test_nothing_at_the_address_ends_the_run(server: ScriptedServer, family: str
 
 @both
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_refused_key_ends_the_run_and_is_not_shown(
+def test_a_refused_key_stops_the_run_and_is_not_shown(
     server: ScriptedServer, family: str, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     variable = f"{family.upper()}_API_KEY"
@@ -384,7 +377,7 @@ def test_a_refused_key_ends_the_run_and_is_not_shown(
 
 
 @both
-def test_a_wrong_key_by_the_services_own_words(
+def test_a_wrong_key_is_reported(
     server: ScriptedServer, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.key = "right"
@@ -396,12 +389,12 @@ def test_a_wrong_key_by_the_services_own_words(
 
 
 @both
-def test_the_vendor_itself_needs_a_key(server: ScriptedServer, family: str) -> None:
+def test_the_vendors_need_a_key(server: ScriptedServer, family: str) -> None:
     with pytest.raises(BadInput, match=rf"api\.{family}\.com needs a key; set .*_API_KEY"):
         load(f"{family}:m").complete([request()])
 
 
-def test_which_key_comes_first(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strop_api_key_comes_first(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "other")
     monkeypatch.setenv("STROP_API_KEY", KEY)
     replies(model(server).complete([request()]))
@@ -417,7 +410,7 @@ def test_which_key_comes_first(server: ScriptedServer, monkeypatch: pytest.Monke
         (402, {"message": "Payment required"}),
     ],
 )
-def test_no_money_ends_the_run(
+def test_an_exceeded_quota_stops_the_run(
     server: ScriptedServer, family: str, status: int, error: dict[str, str]
 ) -> None:
     server.act = answer(status, {"error": error})
@@ -426,26 +419,26 @@ def test_no_money_ends_the_run(
     assert len(server.seen) <= 16
 
 
-def test_what_is_on_its_way_comes_before_the_error(server: ScriptedServer) -> None:
-    def one_bad(seen: Seen) -> Answer:
+def test_replies_in_flight_come_before_the_error(server: ScriptedServer) -> None:
+    def refuse_fourth(seen: Seen) -> Answer:
         if len(server.seen) == 4:  # the others have been sent by now
             return Answer(401, {"error": {"message": "no"}})
         return Answer(200, server.openai_reply(seen.body), delay=0.2)
 
-    server.act = one_bad
-    results = model(server, concurrency=4).complete(requests(50))
-    got: list[Reply | Failure] = []
+    server.act = refuse_fourth
+    run = model(server, concurrency=4).complete(requests(50))
+    results: list[Reply | Failure] = []
     with pytest.raises(ServiceError, match="401"):
-        got.extend(results)
+        results.extend(run)
     sent = {user_text(seen.body).split()[-1] for seen in server.seen[:3]}
-    assert {result.key for result in got} == sent
+    assert {result.key for result in results} == sent
     assert len(server.seen) == 4
 
 
 @both
-def test_a_text_that_cannot_be_sent(server: ScriptedServer, family: str) -> None:
-    wrong = request("bad", rest="\ud800")
-    got = list(model(server, family).complete([wrong, request("good")]))
-    (failed,) = (result for result in got if isinstance(result, Failure))
-    assert (failed.key, failed.final, len(got)) == ("bad", True, 2)
+def test_a_request_that_cannot_be_encoded_fails_alone(server: ScriptedServer, family: str) -> None:
+    bad = request("bad", rest="\ud800")
+    results = list(model(server, family).complete([bad, request("good")]))
+    (failed,) = (result for result in results if isinstance(result, Failure))
+    assert (failed.key, failed.final, len(results)) == ("bad", True, 2)
     assert "cannot be sent" in failed.error

@@ -23,7 +23,15 @@ if not hasattr(os, "fork"):
     pytest.skip("these tests fork and kill processes", allow_module_level=True)
 
 from helpers import crashes
-from helpers.crashes import CRASHED, NOTHING, Forks, State, assert_whole, logged, story
+from helpers.crashes import (
+    CRASHED,
+    EMPTY_STATE,
+    Forks,
+    State,
+    assert_consistent,
+    logged,
+    make_changes,
+)
 from helpers.fakes import Bag, Doubles, all_scores, assert_close, create, reopen, vectors_of
 
 import strop.storage.pipeline
@@ -70,7 +78,7 @@ def scores_by_method(index: Index) -> dict[str, dict[str, float]]:
     scores = {}
     for method in ("trad", "sharp", "sharp:words=0", "doc2query"):
         try:
-            scores[method] = all_scores(index, crashes.ASKED, method=method)
+            scores[method] = all_scores(index, crashes.QUERY, method=method)
         except BadInput:  # no set yet, or not every document is augmented
             scores[method] = {}
     return scores
@@ -95,8 +103,8 @@ def build_checkpoints(folder: Path, size: int) -> list[Checkpoint]:
     with create(folder / "index") as index:
         index.close()
         shutil.copytree(index.path, folder / "begin")
-        checkpoints.append(Checkpoint(folder / "begin", NOTHING, {"trad": {}, "sharp": {}}, {}))
-    for at, (_, op) in enumerate(story(size)):
+        checkpoints.append(Checkpoint(folder / "begin", EMPTY_STATE, {"trad": {}, "sharp": {}}, {}))
+    for at, (_, op) in enumerate(make_changes(size)):
         with reopen(folder / "index") as index:
             op(index)
             state, scores = State.of(index, size), scores_by_method(index)
@@ -120,18 +128,18 @@ def assert_recovers(path: Path, small: list[Checkpoint], op: int) -> None:
     """Check an index interrupted in ``op``, finish the operation, and check the result."""
     before, after = small[op], small[op + 1]
     with reopen(path) as index:
-        assert_whole(index, SMALL, before.state, after.state)
+        assert_consistent(index, SMALL, before.state, after.state)
         index.finish()
         # The operation is complete, or it never began.
         assert State.of(index, SMALL) in (before.state, after.state)
         assert index.info()["waiting"] == 0
-        story(SMALL)[op][1](index)
+        make_changes(SMALL)[op][1](index)
         assert_same(index, SMALL, after)
 
 
 # -- crashes ---------------------------------------------------------------------------------
 
-OPS = [name for name, _ in story(SMALL)]
+OPS = [name for name, _ in make_changes(SMALL)]
 
 
 # The default run checks a sample of the copies, a different one per operation; slow tests all.
@@ -202,7 +210,7 @@ def test_recovery_from_a_crash_at_any_step_of_creating(scratch: Path, forks: For
     assert any("catalog.sqlite.new" in names for names in incomplete)
     for copy in (*complete, *incomplete.values()):
         with reopen(copy) if (copy / "catalog.sqlite").exists() else create(copy) as index:
-            index.add([crashes.page(1)])
+            index.add([crashes.make_document(1)])
             assert index.check() == []
             assert index.search("alder1").ids.tolist() == [["d1"]]
 
@@ -222,10 +230,13 @@ def test_recovery_from_kills_at_random_moments(
     A kill costs at most the batch that was being embedded.
     """
     rng = random.Random(7)
-    pause, ops = 0.0002, len(story(LARGE))
+    pause, ops = 0.0002, len(make_changes(LARGE))
     log, done, prompts_log = tmp_path / "log", tmp_path / "done", tmp_path / "prompts"
     start = time.monotonic()
-    assert forks.run(crashes.tell, tmp_path / "whole", LARGE, log, done, pause, prompts_log) == 0
+    assert (
+        forks.run(crashes.apply_changes, tmp_path / "whole", LARGE, log, done, pause, prompts_log)
+        == 0
+    )
     longest = 2 * (time.monotonic() - start) / ops
     n_texts, prompts = sum(logged(log)), logged(prompts_log)
     assert len(prompts) == len(set(prompts)) > 12
@@ -236,7 +247,9 @@ def test_recovery_from_kills_at_random_moments(
         n_embedded_again = n_deaths = 0
         while True:
             n_calls, n_done = len(logged(log)), len(crashes.parts(done))
-            pid = forks.start(crashes.tell, path / "index", LARGE, log, done, pause, prompts_log)
+            pid = forks.start(
+                crashes.apply_changes, path / "index", LARGE, log, done, pause, prompts_log
+            )
             if kills == KILLS:  # enough kills: let this run finish
                 code = forks.wait(pid)
             else:
@@ -256,7 +269,7 @@ def test_recovery_from_kills_at_random_moments(
             # The operation may be complete but not yet logged.
             after = large[min(op + 1, ops)].state
             with reopen(path / "index") as index:
-                assert_whole(index, LARGE, large[op].state, after)
+                assert_consistent(index, LARGE, large[op].state, after)
         with reopen(path / "index") as index:
             assert_same(index, LARGE, large[-1])
         assert n_texts <= sum(logged(log)) <= n_texts + n_embedded_again
@@ -275,7 +288,7 @@ def test_cached_vectors_survive_a_crash(tmp_path: Path, forks: Forks) -> None:
     assert forks.run(crashes.build_cached, path, cache, log, 1000, 0) == 0
     assert logged(log) == [256] * 5 + [256, 232]
     with create(tmp_path / "uncached") as uncached, Index.open(path, Bag(), name="bag") as index:
-        uncached.add(crashes.page(i) for i in range(1000))
+        uncached.add(crashes.make_document(i) for i in range(1000))
         assert_close(all_scores(index, "alder3"), all_scores(uncached, "alder3"), 1e-6)
 
 
@@ -305,10 +318,10 @@ def test_disk_full_when_writing_vectors(
         monkeypatch.setattr(strop.storage.pipeline, "append_rows", append_rows)
         with reopen(path) as index:
             try:
-                story(SMALL)[op][1](index)
+                make_changes(SMALL)[op][1](index)
             except BadIndex as error:
                 assert "make room" in str(error)  # noqa: PT017
-                assert_whole(index, SMALL, small[op].state, small[op + 1].state)
+                assert_consistent(index, SMALL, small[op].state, small[op + 1].state)
             else:
                 break
             finally:
@@ -395,7 +408,7 @@ def test_disk_full_error_of_the_system(tmp_path: Path, forks: Forks) -> None:
         assert index.info()["waiting"] > 0
         index.finish()
         with Index.create(tmp_path / "complete", embedder=crashes.wide, name="wide") as complete:
-            complete.add(crashes.page(i) for i in range(100))
+            complete.add(crashes.make_document(i) for i in range(100))
             assert_close(all_scores(index, "alder3"), all_scores(complete, "alder3"), 1e-6)
 
 
@@ -411,7 +424,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 def write_operations(index: Index) -> list[Callable[[], object]]:
     return [
-        lambda: index.add([crashes.page(1, version=3)]),
+        lambda: index.add([crashes.make_document(1, version=3)]),
         lambda: index.remove(["d1"]),
         lambda: index.keep_only(["d1"]),
         index.sharpen,
@@ -427,13 +440,13 @@ def test_two_creators_of_one_index(tmp_path: Path) -> None:
     def embed(texts: list[str]) -> Doubles:  # called while the index is being created
         if not (tmp_path / "index").exists():
             with create(tmp_path / "index") as faster:
-                faster.add([crashes.page(1)])
+                faster.add([crashes.make_document(1)])
         return vectors_of(texts, "document")
 
     with pytest.raises(BadIndex, match="is an index already"):
         Index.create(tmp_path / "index", embedder=embed)
     with reopen(tmp_path / "index") as index:
-        assert index.get("d1") == crashes.page(1)
+        assert index.get("d1") == crashes.make_document(1)
         assert index.check() == []
 
 
@@ -447,7 +460,7 @@ def test_second_writing_thread_is_refused(tmp_path: Path) -> None:
             return super().__call__(texts, kind)
 
     with create(tmp_path / "index", Waiting()) as index, ThreadPoolExecutor(1) as thread:
-        adding = thread.submit(index.add, [crashes.page(1)])
+        adding = thread.submit(index.add, [crashes.make_document(1)])
         assert entered.wait(60)
         with reopen(index.path) as other:
             for writer in (index, other):
@@ -456,7 +469,7 @@ def test_second_writing_thread_is_refused(tmp_path: Path) -> None:
         gate.set()
         assert adding.result().new == 1
         with reopen(index.path) as other:
-            other.add([crashes.page(2)])
+            other.add([crashes.make_document(2)])
         assert len(index) == 2
         index.remove(["d1"])
 
@@ -467,7 +480,7 @@ def test_second_writing_process_is_refused_at_once(
     op = OPS.index("import")
     path = shutil.copytree(small[op + 1].path, tmp_path / "index")
     ready, gate = tmp_path / "ready", tmp_path / "gate"
-    holder = forks.start(crashes.hold, path, ready, gate)
+    holder = forks.start(crashes.keep_writing, path, ready, gate)
     wait_until(ready.exists)
     with reopen(path) as index:
         for write in write_operations(index):
@@ -476,13 +489,13 @@ def test_second_writing_process_is_refused_at_once(
         for method, scores in scores_by_method(index).items():  # reading works
             if method != "sharp":  # word statistics include the waiting documents
                 assert_close(scores, small[op + 1].scores[method], 1e-6)
-        assert index.get("d1") == crashes.page(1)
+        assert index.get("d1") == crashes.make_document(1)
         gate.touch()
         assert forks.wait(holder) == 0
         assert index.unknown(["d50", "d51", "d52"]) == set()
         assert all_scores(index, "q").keys() >= {"d50", "d51", "d52"}
-        index.add([crashes.page(1, version=3)])
-        assert index.get("d1") == crashes.page(1, version=3)
+        index.add([crashes.make_document(1, version=3)])
+        assert index.get("d1") == crashes.make_document(1, version=3)
         assert index.check() == []
 
 
@@ -491,7 +504,7 @@ def test_killed_writer_blocks_no_other_writer(
 ) -> None:
     path = shutil.copytree(small[1].path, tmp_path / "index")
     ready = tmp_path / "ready"
-    holder = forks.start(crashes.hold, path, ready, tmp_path / "never")
+    holder = forks.start(crashes.keep_writing, path, ready, tmp_path / "never")
     wait_until(ready.exists)
     with reopen(path) as index:
         with pytest.raises(IndexBusy):
@@ -586,30 +599,30 @@ def test_threads_search_different_versions_independently(
 
     monkeypatch.setattr("strop.search.views.Layout", slow_in_one_thread)
     with create(tmp_path / "index") as index, reopen(tmp_path / "index") as writer:
-        writer.add(crashes.page(i) for i in range(10))
+        writer.add(crashes.make_document(i) for i in range(10))
         with reopen(tmp_path / "index") as other:
-            old = all_scores(other, crashes.ASKED)
+            old = all_scores(other, crashes.QUERY)
         with ThreadPoolExecutor(1) as thread:
-            slow_search = thread.submit(all_scores, index, crashes.ASKED)
+            slow_search = thread.submit(all_scores, index, crashes.QUERY)
             assert started.wait(60)
             writer.remove(["d0", "d4"])
-            writer.add([crashes.page(10)])
-            new = all_scores(index, crashes.ASKED)
+            writer.add([crashes.make_document(10)])
+            new = all_scores(index, crashes.QUERY)
             resume.set()
             assert slow_search.result() == old
-        assert all_scores(index, crashes.ASKED) == new
+        assert all_scores(index, crashes.QUERY) == new
         assert new.keys() == old.keys() - {"d0", "d4"} | {"d10"}
 
 
 def test_a_change_is_seen_by_the_next_search(tmp_path: Path) -> None:
     with create(tmp_path / "index") as index, reopen(tmp_path / "index") as other:
-        index.add(crashes.page(i) for i in range(20))
+        index.add(crashes.make_document(i) for i in range(20))
         for i in range(20):
             for reader in (other, index):
-                assert f"d{i}" in all_scores(reader, crashes.ASKED)
+                assert f"d{i}" in all_scores(reader, crashes.QUERY)
             index.remove([f"d{i}"])
             for reader in (other, index):
-                assert f"d{i}" not in all_scores(reader, crashes.ASKED)
+                assert f"d{i}" not in all_scores(reader, crashes.QUERY)
 
 
 def test_threads_return_the_hits_of_a_single_thread(large: list[Checkpoint]) -> None:
@@ -629,10 +642,10 @@ def test_threads_return_the_hits_of_a_single_thread(large: list[Checkpoint]) -> 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="cannot count open files")
 def test_ended_threads_leave_no_open_files(large: list[Checkpoint]) -> None:
     with reopen(large[1].path) as index:
-        index.search(crashes.ASKED)
+        index.search(crashes.QUERY)
         before = len(list(Path("/proc/self/fd").iterdir()))
         for _ in range(20):
-            thread = threading.Thread(target=index.search, args=(crashes.ASKED,))
+            thread = threading.Thread(target=index.search, args=(crashes.QUERY,))
             thread.start()
             thread.join()
         assert len(list(Path("/proc/self/fd").iterdir())) <= before + 4

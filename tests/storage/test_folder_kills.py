@@ -16,7 +16,7 @@ if not hasattr(os, "fork"):
 
 from helpers.crashes import CRASHED, Forks, follow, logged
 from helpers.fakes import Bag, all_scores, assert_close, create, reopen
-from helpers.words import assert_words_are_those_of_the_texts
+from helpers.words import assert_words_match_texts
 
 from strop import Index
 from strop.types import Changes
@@ -76,7 +76,7 @@ def scores(index: Index) -> dict[str, float]:
 def assert_consistent(index: Index, *states: Content) -> None:
     """Check an index after a kill: its content is one of ``states``, and nothing is damaged."""
     assert index.check() == []
-    assert_words_are_those_of_the_texts(index)
+    assert_words_match_texts(index)
     assert Content.of(index) in states
     for hit in index.search("w3 w7 w11", 100)[0]:
         assert hit.chunk is not None

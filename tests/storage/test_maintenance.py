@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.crashes import ASKED, REFERENCES, page, questions
+from helpers.crashes import QUERY, REFERENCES, make_document, make_queries
 from helpers.fakes import DIM, Bag, all_scores, assert_close, create, reopen
 
 import strop.storage.compaction
@@ -39,10 +39,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("whole") / "index"
     with create(path) as made:
         made.sharpen()
-        made.add(page(i) for i in range(SIZE))
-        made.import_queries({f"d{i}": questions(i, 1) for i in range(SIZE)}, "simple")
-        made.add(page(i, version=2) for i in range(0, SIZE, 3))
-        made.import_queries({f"d{i}": questions(i, 2) for i in range(0, SIZE, 4)}, "simple")
+        made.add(make_document(i) for i in range(SIZE))
+        made.import_queries({f"d{i}": make_queries(i, 1) for i in range(SIZE)}, "simple")
+        made.add(make_document(i, version=2) for i in range(0, SIZE, 3))
+        made.import_queries({f"d{i}": make_queries(i, 2) for i in range(0, SIZE, 4)}, "simple")
         made.remove([f"d{i}" for i in range(0, SIZE, 5)])
         made.select_references(REFERENCES)
     return path
@@ -74,7 +74,7 @@ def lines(index: Index, set_id: int) -> list[tuple[int, int, int, int]]:
 def test_a_flipped_bit_is_found_and_only_its_vectors_are_embedded_again(
     index: Index, bag: Bag, set_id: int
 ) -> None:
-    before = all_scores(index, ASKED)
+    before = all_scores(index, QUERY)
     file = index.catalog.vectors.files()[set_id]
     path = index.path / "vectors" / file.name
     rng = random.Random(set_id)
@@ -88,7 +88,7 @@ def test_a_flipped_bit_is_found_and_only_its_vectors_are_embedded_again(
         assert index.check(repair=True) == [problem]
         assert bag.count == count
         assert index.check() == []
-        assert_close(all_scores(index, ASKED), before, 1e-6)
+        assert_close(all_scores(index, QUERY), before, 1e-6)
         file = index.catalog.vectors.files()[set_id]  # written anew
         path = index.path / "vectors" / file.name
         assert number in {line[0] for line in lines(index, set_id)}
@@ -115,7 +115,7 @@ def test_compaction_refuses_to_copy_damage(index: Index) -> None:
 @pytest.mark.parametrize("name", ["documents.f32", "queries-1.f32", "queries-2.f32"])
 @pytest.mark.parametrize("left", [None, 0, 3 * ROW, 10 * ROW + 17])
 def test_files_missing_or_cut_short(index: Index, name: str, left: int | None) -> None:
-    before, references = all_scores(index, ASKED), index.references_of("d1")
+    before, references = all_scores(index, QUERY), index.references_of("d1")
     path = index.path / "vectors" / name
     rows = path.stat().st_size // ROW
     if left is None:
@@ -127,7 +127,7 @@ def test_files_missing_or_cut_short(index: Index, name: str, left: int | None) -
         assert problem == f"vectors/{name} holds {(left or 0) // ROW} of {rows} vectors"
         assert again.check(repair=True) == [problem]
         assert again.check() == []
-        assert_close(all_scores(again, ASKED), before, 1e-6)
+        assert_close(all_scores(again, QUERY), before, 1e-6)
         again.select_references(REFERENCES)
         assert again.references_of("d1") == references
 
@@ -153,14 +153,14 @@ def damage(index: Index, sql: str) -> None:
     ],
 )
 def test_contradictions_in_the_catalog(index: Index, sql: str, message: str) -> None:
-    before, info = all_scores(index, ASKED), index.info()
+    before, info = all_scores(index, QUERY), index.info()
     damage(index, sql)
     problems = index.check()
     assert any(message in problem for problem in problems), problems
     assert index.check(repair=True) == problems
     assert index.check() == []
     with reopen(index.path) as again:
-        assert_close(all_scores(again, ASKED), before, 1e-6)
+        assert_close(all_scores(again, QUERY), before, 1e-6)
         for key in ("documents", "waiting", "sets"):
             assert again.info()[key] == info[key]
 
@@ -205,20 +205,20 @@ def test_an_sqlite_index_that_cannot_be_rebuilt_prevents_no_other_repair(
 
 def test_a_damaged_cache_is_ignored(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strop.storage.snapshot.LOG_LEAST", 0)
-    index.add([page(99)])
+    index.add([make_document(99)])
     (cache,) = (index.path / "cache").iterdir()
     with reopen(index.path) as again:
-        before = all_scores(again, ASKED)
+        before = all_scores(again, QUERY)
     whole = cache.read_bytes()
     for at in (0, 16, 30, 100, len(whole) // 2, len(whole) - 70):
         cache.write_bytes(whole)
         flip(cache, at)
         with reopen(index.path) as again:
-            assert all_scores(again, ASKED) == before
+            assert all_scores(again, QUERY) == before
     for size in (0, 5, 22, len(whole) - 1):
         cache.write_bytes(whole[:size])
         with reopen(index.path) as again:
-            assert all_scores(again, ASKED) == before
+            assert all_scores(again, QUERY) == before
             assert again.check() == []  # a power cut may leave this: no damage
 
 
@@ -226,7 +226,7 @@ def test_a_cache_that_differs_from_the_catalog_is_detected(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strop.storage.snapshot.LOG_LEAST", 0)
-    index.add([page(99)])
+    index.add([make_document(99)])
     (cache,) = (index.path / "cache").iterdir()
     cached = read_arrays(cache)
     assert cached is not None
@@ -239,14 +239,14 @@ def test_a_cache_that_differs_from_the_catalog_is_detected(
         again.check(repair=True)
     with reopen(index.path) as again:
         assert again.check() == []
-        assert_close(all_scores(again, ASKED), all_scores(index, ASKED), 1e-6)
+        assert_close(all_scores(again, QUERY), all_scores(index, QUERY), 1e-6)
 
 
 # -- compaction --------------------------------------------------------------------------------
 
 
 def test_compaction_frees_waste_and_changes_nothing_else(index: Index, bag: Bag) -> None:
-    before = {way: all_scores(index, ASKED, method=way) for way in ("trad", "sharp", "maxsim")}
+    before = {way: all_scores(index, QUERY, method=way) for way in ("trad", "sharp", "maxsim")}
     references = {id_: index.references_of(id_) for id_ in index.ids()}
     lists = {id_: index.queries_of(id_) for id_ in index.ids()}
     bag.count = 0
@@ -254,7 +254,7 @@ def test_compaction_frees_waste_and_changes_nothing_else(index: Index, bag: Bag)
     rows = {set_id: file.live for set_id, file in index.catalog.vectors.files().items()}
     assert wasted > 10 * ROW
     with reopen(index.path) as reader:
-        old = {way: all_scores(reader, ASKED, method=way) for way in before}
+        old = {way: all_scores(reader, QUERY, method=way) for way in before}
         seen = reader.searcher.views.snapshot().documents
         mapped = index.path / "vectors" / index.catalog.vectors.files()[0].name
         assert mapped.exists()
@@ -262,10 +262,10 @@ def test_compaction_frees_waste_and_changes_nothing_else(index: Index, bag: Bag)
         assert bag.count == 0
         assert not mapped.exists()  # but the reader still has it mapped
         assert (seen.vectors[seen.start] ** 2).sum() > 1
-        assert {way: all_scores(reader, ASKED, method=way) for way in before} == old
+        assert {way: all_scores(reader, QUERY, method=way) for way in before} == old
     for searched in (index, reopen(index.path)):
         for way, scores in before.items():
-            assert_close(all_scores(searched, ASKED, method=way), scores, 1e-6)
+            assert_close(all_scores(searched, QUERY, method=way), scores, 1e-6)
         assert {id_: searched.references_of(id_) for id_ in searched.ids()} == references
         assert {id_: searched.queries_of(id_) for id_ in searched.ids()} == lists
         assert searched.check() == []
@@ -275,7 +275,7 @@ def test_compaction_frees_waste_and_changes_nothing_else(index: Index, bag: Bag)
         assert (index.path / "vectors" / file.name).stat().st_size == file.rows * ROW
     assert index.select_references(REFERENCES) == 0  # the same vectors in other files
     assert index.info()["sizes"]["waste"] < wasted
-    index.add([page(1, version=3), page(77)])
+    index.add([make_document(1, version=3), make_document(77)])
     assert index.check() == []
     index.compact()
     assert index.check() == []
@@ -301,7 +301,7 @@ def test_compaction_without_waste_writes_no_file(index: Index) -> None:
 
 
 def test_a_disk_too_full_for_compaction(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = all_scores(index, ASKED)
+    before = all_scores(index, QUERY)
     copy = strop.storage.compaction.copy_rows
     for fails in (1, 2, 3):
         calls = iter(range(1, 10))
@@ -318,8 +318,8 @@ def test_a_disk_too_full_for_compaction(index: Index, monkeypatch: pytest.Monkey
         monkeypatch.setattr(strop.storage.compaction, "copy_rows", copy)
         assert len(list((index.path / "vectors").iterdir())) == 3
         assert index.check() == []
-        assert_close(all_scores(index, ASKED), before, 1e-6)
-        index.add([page(200 + fails)])
+        assert_close(all_scores(index, QUERY), before, 1e-6)
+        index.add([make_document(200 + fails)])
         index.remove([f"d{200 + fails}"])  # so that every file has waste again
     index.compact()
     assert index.check() == []
@@ -337,11 +337,11 @@ def test_files_of_stopped_writers_are_deleted_by_the_next_writer(index: Index) -
 
 def test_a_read_that_began_before_compaction_succeeds(index: Index) -> None:
     """Its transaction names deleted files; the read starts again."""
-    before = all_scores(index, ASKED)
+    before = all_scores(index, QUERY)
     with reopen(index.path) as reader, reader.catalog.reading():
         assert reader.catalog.settings.get("version")  # from here on it sees this state
         index.compact()
-        assert_close(all_scores(reader, ASKED), before, 1e-6)
+        assert_close(all_scores(reader, QUERY), before, 1e-6)
 
 
 # -- sizes -------------------------------------------------------------------------------------
@@ -394,7 +394,7 @@ def test_an_updated_snapshot_equals_a_fresh_one(
 
         def add() -> None:
             few = rng.sample(range(30), rng.randint(1, 6))
-            index.add(page(i, version=rng.randint(1, 3)) for i in few)
+            index.add(make_document(i, version=rng.randint(1, 3)) for i in few)
             here.update(few)
 
         def remove() -> None:
@@ -406,7 +406,9 @@ def test_an_updated_snapshot_equals_a_fresh_one(
             few = rng.sample(sorted(here), min(len(here), 4))
             style = rng.choice(["simple", "other"])
             if few:
-                index.import_queries({f"d{i}": questions(i, rng.randint(1, 9)) for i in few}, style)
+                index.import_queries(
+                    {f"d{i}": make_queries(i, rng.randint(1, 9)) for i in few}, style
+                )
 
         def sharpen() -> None:
             index.sharpen(n=rng.randint(1, 2))
@@ -435,11 +437,11 @@ def test_an_updated_snapshot_equals_a_fresh_one(
 
 
 def test_changes_without_vectors_keep_the_search_structures(index: Index) -> None:
-    index.search(ASKED)
+    index.search(QUERY)
     before = index.searcher.views.of(METHODS["trad"])
     with index.catalog.writing():
         pass
-    index.search(ASKED)
+    index.search(QUERY)
     after = index.searcher.views.of(METHODS["trad"])
     assert after.snapshot.version > before.snapshot.version
     assert after.snapshot.documents is before.snapshot.documents

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import fakes
-from helpers.words import assert_words_are_those_of_the_texts
+from helpers.words import assert_words_match_texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,7 +40,7 @@ def expected_scores(index: Index, sets: tuple[str, ...]) -> list[float]:
 
 
 def assert_scores_match_the_texts(index: Index) -> None:
-    assert_words_are_those_of_the_texts(index)
+    assert_words_match_texts(index)
     with index.catalog.reading():
         names = [name for name in ("own", "other") if name in index.catalog.sets.all()]
         for size in range(len(names) + 1):
@@ -147,7 +147,7 @@ def test_languages_are_detected_again_at_ten_times_the_documents(tmp_path: Path)
         assert index.catalog.words.tokenizer().languages["latin"] == "english"
         index.add([{"id": "tenth", "text": GERMAN}])
         assert index.catalog.words.tokenizer().languages["latin"] == "german"
-        assert_words_are_those_of_the_texts(index)
+        assert_words_match_texts(index)
         assert index.search("Wald", 1, "bm25").scores[0, 0] > 0
 
 
@@ -188,7 +188,7 @@ def test_damaged_words_are_found_and_counted_again(index: Index, damage: str) ->
         assert reopened.check()
         reopened.check(repair=True)
         assert reopened.check() == []
-        assert_words_are_those_of_the_texts(reopened)
+        assert_words_match_texts(reopened)
 
 
 def test_damage_that_only_the_seal_shows_is_repaired(index: Index) -> None:
@@ -203,7 +203,7 @@ def test_damage_that_only_the_seal_shows_is_repaired(index: Index) -> None:
         )
         reopened.check(repair=True)
         assert reopened.check() == []
-        assert_words_are_those_of_the_texts(reopened)
+        assert_words_match_texts(reopened)
         np.testing.assert_array_equal(reopened.search("fox", 4, "bm25").scores, before)
 
 
@@ -232,7 +232,7 @@ def test_interrupted_repair_hides_no_damage(index: Index, monkeypatch: pytest.Mo
         assert reopened.check()
         reopened.check(repair=True)
         assert reopened.check() == []
-        assert_words_are_those_of_the_texts(reopened)
+        assert_words_match_texts(reopened)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_failed_commit_adds_no_words(index: Index) -> None:
         index.add([{"id": "new", "text": "zebra"}, {"id": "new", "text": "again"}])
     index.add([{"id": "later", "text": "dog"}])
     assert index.catalog.words.load([0])[0].generation == generation + 1
-    assert_words_are_those_of_the_texts(index)
+    assert_words_match_texts(index)
 
 
 def test_info_reports_the_size_of_the_words(index: Index) -> None:
