@@ -77,15 +77,18 @@ def test_feedback_of_queries_in_groups(
     """It comes after all groups: what the first ones fetched may be gone by then."""
     monkeypatch.setattr("strop.engines.copies.SCANNED", 0)
     monkeypatch.setattr("strop.engines.copies.CACHE_BYTES", cache_bytes)
-    monkeypatch.setattr("strop.engines.copies._MAX_FETCHED", 60)
+    monkeypatch.setattr("strop.engines.copies.MAX_FETCHED", 60)
     url = f"duckdb://{tmp_path / 'copy.duckdb'}"
-    draw = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     with fakes.create(tmp_path / "index") as index:
         index.sharpen("sentences")
-        index.add({"id": f"d{at}", "text": f"{_text(draw)}. {_text(draw)}."} for at in range(300))
+        index.add(
+            {"id": f"d{at}", "text": f"{random_text(rng)}. {random_text(rng)}."}
+            for at in range(300)
+        )
         index.publish(url)
     with strop.connect(url, embedder=fakes.Bag(), name="bag", dim=fakes.DIM) as copy:
-        queries = [_text(draw) for _ in range(7)]
+        queries = [random_text(rng) for _ in range(7)]
         alone = [copy.search(query, 5)[0] for query in queries]
-        monkeypatch.setattr("strop.engines.copies._QUERIES_AT_ONCE", 2)
+        monkeypatch.setattr("strop.engines.copies.QUERIES_AT_ONCE", 2)
         assert [*copy.search(queries, 5)] == alone

@@ -36,9 +36,9 @@ AT_ONCE = 1000
 """Documents that an exact search scores at a time."""
 _FILTERS = 8
 """Filters whose documents a copy caches."""
-_MAX_FETCHED = 2000
+MAX_FETCHED = 2000
 """Maximum number of documents that one search keeps in memory, unless it proposed them."""
-_QUERIES_AT_ONCE = 64
+QUERIES_AT_ONCE = 64
 """Queries of a search that share one cache of documents."""
 CACHE_BYTES = 128_000_000
 """Maximum size of the vectors that searches of a copy keep for the next searches."""
@@ -176,7 +176,7 @@ class CopyStore:
         scans = self._exact or self.size <= max(SCANNED, 2 * depth)
         scores = np.empty((len(query_vectors), depth), np.float32)
         places = np.empty((len(query_vectors), depth), np.int64)
-        step = max(1, len(query_vectors)) if scans else _QUERIES_AT_ONCE
+        step = max(1, len(query_vectors)) if scans else QUERIES_AT_ONCE
         for at in range(0, len(query_vectors), step):
             group = slice(at, at + step)
             word_scores = [self.words.of(text) for text in texts[group]]
@@ -314,7 +314,7 @@ class CopyStore:
             if number not in self._slots and number in cached:  # for another query of this search
                 self._use_cached(number, cached[number])
         missing = [number for number in requested if number not in self._slots]
-        if missing and len(self._slots) + len(missing) > _MAX_FETCHED:
+        if missing and len(self._slots) + len(missing) > MAX_FETCHED:
             self._cache, self._slots, missing = self._copy.new_cache(), {}, requested
         if missing:
             self._add(self._copy.engine.packed_vectors(np.array(missing, np.int64)))
