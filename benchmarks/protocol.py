@@ -20,7 +20,7 @@ import numpy as np
 from strop import METHODS, Index, Method
 from strop.evaluation.tune import default_sharp
 from strop.search.feedback import FEEDBACK_DEPTH, with_feedback
-from strop.search.ranking import DEPTH, fuse
+from strop.search.ranking import FUSED_DEPTH, fuse
 from strop.search.scoring import best_of, score
 from strop.types import Dataset
 
@@ -88,8 +88,8 @@ def measure(index: Index, dataset: Dataset) -> Scores:
         grid[key] = tried[key]
 
     def peers(words: Any) -> tuple[dict[str, float], dict[float, float]]:
-        of_words = ranked(words, DEPTH)
-        fused = fuse(ranked(plain, DEPTH), of_words, layout.size, 10)[1]
+        of_words = ranked(words, FUSED_DEPTH)
+        fused = fuse(ranked(plain, FUSED_DEPTH), of_words, layout.size, 10)[1]
         alone = {"bm25": ndcg(of_words[1][:, :10]), "fusion": ndcg(fused)}
         mixed = {w: ndcg(ranked(plain + np.float32(w) * words, 10)[1]) for w in WORDS}
         return {"plain": ndcg(ranked(plain, 10)[1])} | alone, mixed

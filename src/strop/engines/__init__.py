@@ -1,11 +1,11 @@
 """Published copies of an index in databases: PostgreSQL, Qdrant, LanceDB, DuckDB.
 
 The folder is the source of truth. ``publish`` updates a copy. ``Published`` searches it without the
-folder, by ``rank`` of ``search/ranking.py``: the engine proposes and fetches, ``search.scoring``
-scores. To add an engine, implement ``Engine`` (base.py) in a new file, add its scheme to
-``ENGINES`` below, and an extra with the module's name. Engines do not know methods, BM25 or
-embedders; only the SQL functions for users without strop (``postgres_sql.py``, ``duckdb.py``)
-repeat the formula.
+folder: ``copies.py`` decides how many documents the engine proposes and fetches, and scores them by
+``search.scoring``; ``search/ranking.py`` ranks them. To add an engine, implement ``Engine``
+(base.py) in a new file, add its scheme to ``ENGINES`` below, and an extra with the module's name.
+Engines do not know methods, BM25 or embedders; only the SQL functions for users without strop
+(``postgres_sql.py``, ``duckdb.py``) repeat the formula.
 """
 
 from __future__ import annotations

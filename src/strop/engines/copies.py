@@ -1,4 +1,9 @@
-"""A reader's view of a published copy, and the documents that one search considers."""
+"""A reader's view of a published copy, and the documents that one search considers.
+
+A document's *number* identifies it in the copy. Its *place* is its position among the documents of
+a search (``ranking.Store``), its *slot* that of its vectors in a cache. A *row* is one vector in
+the engine: that of a document or of one of its stored queries.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +35,8 @@ ROWS = 150
 ROWS_PER_HIT, _ROWS_PER_RANKED = 15, 8
 """At least this many rows for each requested hit, and for each document that feedback re-ranks.
 With 15 for the latter, searches take half as long again and find 0.003 more."""
+_OWN_ROWS = 10
+"""At least this many documents are proposed if only their own vectors count."""
 SCANNED = 500
 """Up to this number, all documents are scored: fetching them is as fast as a nearest-row search."""
 AT_ONCE = 1000
@@ -80,10 +87,10 @@ class Copy:
         previous_words = None if previous is None else previous._word_copy
         self._word_copy: WordCopy = WordCopy(words, engine.read, previous_words)
         self._words: dict[tuple[str, ...], Words] = {}
-        with_words = self._word_copy.sources([TEXT])[TEXT].entries.shape[1]
+        size_of_words = self._word_copy.sources([TEXT])[TEXT].entries.shape[1]
         every = engine.every()
         # Newer documents are used once their words are published.
-        self.numbers = every[every < with_words]
+        self.numbers = every[every < size_of_words]
         self._filters: OrderedDict[Filter, Ints] = OrderedDict()
         self.is_split = about["chunks"] is not None
         self.parents = ParentDocuments(engine)
@@ -230,10 +237,11 @@ class CopyStore:
         ``by_words`` has, for each query or for none, the places with the best word scores.
         """
         method = self.method
-        rows = max(ROWS, ROWS_PER_HIT * k, _ROWS_PER_RANKED * depth)
         own = method.weighting == "none" or not (method.alpha or method.weighting == "max")
-        if own:  # each document has one row
-            rows = max(depth, ROWS // ROWS_PER_HIT)
+        if own:  # only the documents' own vectors count: one row for each
+            rows = max(depth, _OWN_ROWS)
+        else:
+            rows = max(ROWS, ROWS_PER_HIT * k, _ROWS_PER_RANKED * depth)
         among = None if self._selected is None else self.numbers
         all_rows = int(self._copy.about["rows"])
         self._cache, self._slots = self._copy.cache, {}
@@ -252,6 +260,7 @@ class CopyStore:
             self._add_nearest(near)
             numbers = np.array(sorted(near), np.int64)
             places = np.searchsorted(self.numbers, numbers)
+            # Without documents that the search does not consider.
             places = places[self.numbers.take(places, mode="clip") == numbers]
             if len(places) < depth:  # all others have no vectors: add any of them
                 places = np.union1d(places, np.arange(min(self.size, 2 * depth)))

@@ -341,7 +341,10 @@ class Published:
             copy.parents.numbers(parent) if parent else self._engine.with_ids([id_]).tolist()
         )
         if not numbers:
-            raise BadInput(f"{self.path} has no document {id_!r}")
+            raise BadInput(
+                f"{self.path} has no document {id_!r}: ids are those of the corpus, or of a chunk"
+                " (such as report.md#3)"
+            )
         return numbers
 
     def get(self, id_: str) -> Document:

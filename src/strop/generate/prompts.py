@@ -1,4 +1,8 @@
-"""Prompts by which a language model writes queries."""
+"""Prompts by which a language model writes queries.
+
+``parsing.py`` reads the tags that they ask for. The key of a stored reply contains the prompt:
+after a change of one word, a new run requests all replies again.
+"""
 
 from __future__ import annotations
 

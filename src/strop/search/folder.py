@@ -1,13 +1,13 @@
 """The documents of an index folder as a store (``ranking.Store``).
 
-A small folder scores all documents. A large one proposes those with the best estimates of the
-prefilter, if there is one, and those with the best word scores. Vectors are memory-mapped, so
-compiled code fetches and scores in one pass (layout.py).
+With a prefilter, its best documents and those with the best word scores are candidates; without
+one, all documents are. Vectors are memory-mapped, so compiled code fetches and scores in one pass
+(layout.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ FIRST_DEPTH = 50
 _APPROXIMATE_DEPTH, _DEPTH_FACTOR = 20, 1.5
 """The depth for the prefilter, whose time grows with it: at least the first number, and ``depth``
 times the second."""
-_RESCORE_LIMITS = 20, 1000
+_RESCORED_FACTOR, _RESCORED = 20, 1000
 """At most this many documents are scored because of their words: the first number times the depth
 of the dense ranking, or the second number if that is larger."""
 
@@ -65,12 +65,12 @@ class FolderStore:
         """Return the best ``depth`` documents for each query: ``ranking.Store.best``."""
         if texts:
             return self._best_with_words(query_vectors, texts, k, depth)
-        return self._nearest(query_vectors, self.method, depth)
+        return self._best_by_vector(query_vectors, depth)
 
-    @property
-    def _nearest(self) -> Callable[[Vectors, Method, int], tuple[Floats, Ints]]:
-        """The search without words: (query_vectors, method, k) to scores and places, (n, k)."""
-        return self.layout.scan if self.prefilter is None else self.prefilter.search
+    def _best_by_vector(self, query_vectors: Vectors, depth: int) -> tuple[Floats, Ints]:
+        """Return the best without words; exact, unless there is a prefilter."""
+        search = self.layout.scan if self.prefilter is None else self.prefilter.search
+        return search(query_vectors, self.method, depth)
 
     def _best_with_words(
         self, query_vectors: Vectors, texts: Sequence[str], k: int, depth: int
@@ -79,10 +79,10 @@ class FolderStore:
 
         The dense ranking is computed to some depth. A document after it scores at most the
         ranking's last score + ``method.words`` * its own word score. The word scores of all
-        documents are known, so those documents that can be among the best are scored. If these are
-        too many, the exact ranking is computed to a greater depth. That of the prefilter is not: a
-        document missed then would need nearly the last dense score and nearly the largest word
-        score. With the prefilter only the best k are searched for in this way; the others are the
+        documents are known, so those that can be among the best are scored too. If they are too
+        many, an exact ranking is computed again to a greater depth. A ranking by the prefilter is
+        not: a document that is missed would need nearly the last dense score and nearly the largest
+        word score. With a prefilter only the best k are complete in this sense; the others are the
         best of the documents that were scored.
         """
         assert self.words is not None
@@ -95,18 +95,18 @@ class FolderStore:
                 best[at], places[at] = best_of_all(total, depth)
             return best, places
         exact = self.prefilter is None
-        sizes = depth if exact else min(k, depth), depth
+        complete = depth if exact else min(k, depth)
         examined = first_depth(depth)
         if not exact:
-            examined = max(_APPROXIMATE_DEPTH, 2 * sizes[0], int(_DEPTH_FACTOR * depth))
+            examined = max(_APPROXIMATE_DEPTH, 2 * complete, int(_DEPTH_FACTOR * depth))
         pending, examined = np.arange(len(texts) if depth else 0), min(self.size, examined)
         while len(pending):
-            scores, ranked = self._nearest(query_vectors[pending], self.method, examined)
-            undecided, limit = [], max(_RESCORE_LIMITS[0] * examined, _RESCORE_LIMITS[1])
+            scores, ranked = self._best_by_vector(query_vectors[pending], examined)
+            undecided, limit = [], max(_RESCORED_FACTOR * examined, _RESCORED)
             for row, at in enumerate(pending.tolist()):
                 dense, word_scores = (scores[row], ranked[row]), self.words.of(texts[at])
                 best[at], places[at], missed = self._merge_candidates(
-                    query_vectors[at], dense, word_scores, sizes, limit
+                    query_vectors[at], dense, word_scores, (complete, depth), limit
                 )
                 if missed and exact and examined < self.size:
                     undecided.append(at)
@@ -123,11 +123,11 @@ class FolderStore:
     ) -> tuple[Floats, Ints, bool]:
         """Return the best by line (7), of the documents of a dense ranking and of others.
 
-        ``sizes`` are how many documents must be the exact best, and how many to return. Of the
+        ``sizes`` are how many of the best must be complete, and how many to return. Of the
         documents outside the ranking, at most about ``limit`` are scored. Also returns whether
-        others could be among those that must be exact.
+        others could be among those that must be complete.
         """
-        exact_k, k = sizes
+        complete, depth = sizes
         method, weight, (dense_scores, places) = self.method, np.float32(self.method.words), dense
         sharpened = method if method.sharpens else replace(method, alpha=0.0, weighting="softmax")
         total = dense_scores + weight * word_scores.at(places)
@@ -142,11 +142,11 @@ class FolderStore:
 
         def needed() -> float:
             """Return the word score that makes a document after the ranking one of the best."""
-            best = float(best_of(total, places, exact_k)[0][-1])
+            best = float(best_of(total, places, complete)[0][-1])
             return (best - last) / float(weight)
 
         add(word_scores.best(len(dense_scores)))
         others = word_scores.best(limit + 1, needed())
         add(others[:limit])
         missed = len(others) > limit and bool(word_scores.at(others[limit:])[0] >= needed())
-        return *best_of(total, places, k), missed
+        return *best_of(total, places, depth), missed

@@ -21,14 +21,14 @@ from strop.search.scoring import largest
 from strop.search.words import Words
 from strop.types import Vectors
 
-DEPTH = 1000
+FUSED_DEPTH = 1000
 """How many documents of each ranking are fused."""
 _RRF = 60
 """Cormack et al.'s constant: a document at rank r of a list adds 1 / (60 + r)."""
 
 
 class Store(Protocol):
-    """The documents that one search considers; each is identified by its place, a number."""
+    """The documents that one search considers; a *place* is a position in it, 0 to ``size`` - 1."""
 
     @property
     def method(self) -> Method:
@@ -40,7 +40,7 @@ class Store(Protocol):
 
     @property
     def words(self) -> Words | None:
-        """The words of the documents; None if the method counts none."""
+        """The words of the documents; None only if the method counts none."""
 
     def best(
         self, query_vectors: Vectors, texts: Sequence[str], k: int, depth: int
@@ -48,7 +48,8 @@ class Store(Protocol):
         """Propose, fetch, score: return the best ``depth`` documents for each query.
 
         Returns exact scores and places (n, depth), best first. Words count if there are ``texts``.
-        The first ``k`` must be the best; with those after them, feedback only re-ranks.
+        ``k`` is the number of hits. Documents after the best ``k`` can become hits by feedback
+        only, so a store may find them from fewer candidates.
         """
 
     def documents(self, places: Ints) -> Vectors:
@@ -65,7 +66,7 @@ def rank(store: Store, query_vectors: Vectors, texts: Sequence[str], k: int) -> 
     assert store.words is not None, "a method that ranks by BM25 counts words"
     if method.bm25 == "only":
         return store.words.rank(texts, k)
-    depth = min(max(k, DEPTH), store.size)
+    depth = min(max(k, FUSED_DEPTH), store.size)
     dense = store.best(query_vectors, (), depth, depth)
     return fuse(dense, store.words.rank(texts, depth), store.size, k)
 

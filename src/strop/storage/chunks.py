@@ -185,7 +185,8 @@ class Chunks:
             if stored is None:
                 chunk = rows.find(id_)
                 if chunk is None:
-                    raise BadInput(f"{self._database.path.parent} has no document {id_!r}")
+                    folder = self._database.path.parent
+                    raise BadInput(f"{folder} has no document {id_!r}: ids are those of the corpus")
                 document = self.read([chunk[0]])[0].document
                 raise BadInput(f"{id_!r} is a chunk of {document!r}: name the document")
             self._remove_rows(rows, self._numbers(stored[0]))
