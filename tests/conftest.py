@@ -110,7 +110,7 @@ def without_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strop.methods.FEEDBACK", 0.0)
     monkeypatch.setattr("strop.methods.WORDS", {})
     monkeypatch.setattr("strop.methods.WORDS_OTHERS", 0.0)
-    monkeypatch.setattr("strop.methods.WORDS_OTHER_LANGUAGE", 0.0)
+    monkeypatch.setattr("strop.methods.WORDS_UNKNOWN_LANGUAGE", 0.0)
 
 
 @pytest.fixture(scope="session")

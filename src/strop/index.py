@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -375,9 +376,8 @@ class Index:
         if not repair:
             return self._workspace.check(progress)
         with self._workspace.writing():
-            problems = self._workspace.repair(progress)
-            self.searcher.update_codes(verify=True, anew=True)
-        return problems
+            update_codes = partial(self.searcher.update_codes, verify=True, anew=True)
+            return self._workspace.repair(update_codes, progress)
 
     def compact(self, progress: Progress | None = None, query_vectors: str | None = None) -> int:
         """Free unused space; return how many bytes. ``query_vectors``: see ``create``."""

@@ -87,7 +87,7 @@ WORDS = {"wordllama": 1.1}
 WORDS_OTHERS = 0.45
 """The same for all other embedders; both were chosen on the collections of
 benchmarks/quality.py."""
-WORDS_OTHER_LANGUAGE = 2.0
+WORDS_UNKNOWN_LANGUAGE = 2.0
 """The same if an embedder does not know the language (``search.embedder_checks``)."""
 FEEDBACK = 3.0
 """The default weight of feedback in ``sharp``, for every embedder."""
@@ -98,7 +98,7 @@ def default_methods(embedder: str, lacks_language: bool = False) -> dict[str, Me
 
     ``lacks_language``: it does not know the texts' language.
     """
-    words = WORDS.get(embedder, WORDS_OTHER_LANGUAGE if lacks_language else WORDS_OTHERS)
+    words = WORDS.get(embedder, WORDS_UNKNOWN_LANGUAGE if lacks_language else WORDS_OTHERS)
     return METHODS | {"sharp": replace(METHODS["sharp"], words=words, feedback=FEEDBACK)}
 
 

@@ -74,7 +74,7 @@ def test_a_copy_has_the_same_feedback(tmp_path: Path) -> None:
 def test_feedback_of_queries_in_groups(
     cache_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It comes after all groups: what the first ones fetched may be gone by then."""
+    """Each query has the ranking that it has alone, whatever the caches still contain."""
     monkeypatch.setattr("strop.engines.copies.SCANNED", 0)
     monkeypatch.setattr("strop.engines.copies.CACHE_BYTES", cache_bytes)
     monkeypatch.setattr("strop.engines.copies.MAX_FETCHED", 60)
@@ -90,5 +90,5 @@ def test_feedback_of_queries_in_groups(
     with strop.connect(url, embedder=fakes.Bag(), name="bag", dim=fakes.DIM) as copy:
         queries = [random_text(rng) for _ in range(7)]
         alone = [copy.search(query, 5)[0] for query in queries]
-        monkeypatch.setattr("strop.engines.copies.QUERIES_AT_ONCE", 2)
+        monkeypatch.setattr("strop.engines.published.QUERIES_AT_ONCE", 2)
         assert [*copy.search(queries, 5)] == alone

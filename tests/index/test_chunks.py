@@ -269,7 +269,7 @@ def test_references_belong_to_chunks(tmp_path: Path) -> None:
         assert references is not None
         assert references.references
         with pytest.raises(
-            BadInput, match=r"'d11' is cut into .* name one of them, such as 'd11#0'"
+            BadInput, match=r"'d11' is split into .* name one of them, such as 'd11#0'"
         ):
             index.references_of("d11")
 
@@ -281,7 +281,7 @@ def test_damage_to_chunks_is_detected(tmp_path: Path) -> None:
         assert any("not what their chunks say" in problem for problem in index.check())
         with index.catalog.writing() as connection:
             connection.execute("DELETE FROM chunks WHERE number = 9")
-        assert any("not cut as the index says" in problem for problem in index.check())
+        assert any("not split as the index says" in problem for problem in index.check())
 
 
 class Windowed(Bag):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from strop import Index
-from strop.methods import WORDS_OTHER_LANGUAGE, WORDS_OTHERS
+from strop.methods import WORDS_OTHERS, WORDS_UNKNOWN_LANGUAGE
 from strop.search.embedder_checks import nearer_own
 from strop.types import Vectors
 
@@ -38,7 +38,7 @@ def pages(count: int) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize(
     ("embedder", "words"),
-    [(embed_by_first_word, WORDS_OTHERS), (embed_at_random, WORDS_OTHER_LANGUAGE)],
+    [(embed_by_first_word, WORDS_OTHERS), (embed_at_random, WORDS_UNKNOWN_LANGUAGE)],
 )
 def test_words_weight_depends_on_whether_the_embedder_knows_the_language(
     embedder: Callable[[list[str]], Vectors], words: float, tmp_path: Path
@@ -68,7 +68,7 @@ def test_a_copy_keeps_the_words_weight_of_its_index(tmp_path: Path) -> None:
         index.add(pages(120))
         index.publish(f"duckdb://{tmp_path}/copy.duckdb")
     with connect(f"duckdb://{tmp_path}/copy.duckdb", embed_at_random, name="mine", dim=DIM) as copy:
-        assert copy.method("sharp").words == WORDS_OTHER_LANGUAGE
+        assert copy.method("sharp").words == WORDS_UNKNOWN_LANGUAGE
 
 
 def test_nearer_own_compares_with_every_reference() -> None:

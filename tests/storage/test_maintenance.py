@@ -188,19 +188,23 @@ def test_a_lost_entry_of_an_sqlite_index_is_rebuilt(index: Index) -> None:
         assert again.check() == []
 
 
-def test_an_sqlite_index_that_cannot_be_rebuilt_prevents_no_other_repair(
+def test_nothing_is_written_if_sqlite_indexes_cannot_be_rebuilt(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Where pages of the file are damaged, new rows could overwrite texts."""
     (_, start, *_), *_ = lines(index, 0)
     flip(index.path / "vectors" / "documents.f32", start * ROW)
     rows, problem = Database.rows, [("row 7 missing from index",)]
     monkeypatch.setattr(
         Database, "rows", lambda *sql: problem if "integrity" in sql[1] else rows(*sql)
     )
-    damaged_index, _ = index.check()
+    problems = index.check()
+    assert len(problems) == 2
+    catalog = (index.path / "catalog.sqlite").read_bytes()
     with pytest.raises(IndexDamaged, match=r"row 7 missing from index.* cannot be rebuilt"):
         index.check(repair=True)
-    assert index.check() == [damaged_index]
+    assert index.check() == problems
+    assert (index.path / "catalog.sqlite").read_bytes() == catalog
 
 
 def test_a_damaged_cache_is_ignored(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,9 +145,9 @@ def print_document(
 _SHOWN = 5e-5
 """Smaller values are displayed as zero."""
 _LEGEND = (
-    "moved: what this text adds to the score. weight: its share in the mix of the document's texts;"
-    " the shares sum to 1. similarity: cosine of this text and the query. The five texts that moved"
-    " a document most are shown."
+    "moved: what this text adds to the score. weight: its share among the document's stored texts;"
+    " all of them sum to 1. similarity: cosine of this text and the query. The five texts that"
+    " moved a document most are shown."
 )
 
 
@@ -255,7 +255,7 @@ def print_choice(choice: Choice) -> None:
     else:
         out.print(plain("sharp keeps its defaults", "bold"))
     if choice.gain is not None:
-        if not choice.taken:
+        if not choice.taken and choice.gain:
             out.print(plain(f"best settings tried: {method_spec(choice.method)}"))
         queries = counted(choice.queries, "query")
         held_out = f"{queries} that had no part in the choice"

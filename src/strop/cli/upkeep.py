@@ -34,7 +34,10 @@ def info(path: Path | str) -> Answer:
 @verb(
     opt.INDEX_OR_URL,
     opt.WAIT,
-    flag("--repair", "Recompute damaged vectors and word counts from the texts."),
+    flag(
+        "--repair",
+        "Recompute damaged vectors, word counts and filter values from the texts and metadata.",
+    ),
     flag("--recall", "Also compare approximate searches with exact ones."),
     option("--sample", "Number of queries that --recall uses.", type=opt.COUNT, default=100),
 )

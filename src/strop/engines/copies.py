@@ -46,7 +46,7 @@ _FILTERS = 8
 MAX_FETCHED = 2000
 """Maximum number of documents that one search keeps in memory, unless it proposed them."""
 QUERIES_AT_ONCE = 64
-"""Queries of a search that share one cache of documents."""
+"""Queries that are ranked together; they share a cache of vectors, which feedback needs too."""
 CACHE_BYTES = 128_000_000
 """Maximum size of the vectors that searches of a copy keep for the next searches."""
 
@@ -162,7 +162,7 @@ class CopyStore:
         return [self._ids[number] for number in numbers]
 
     @property
-    def names(self) -> list[str]:
+    def set_names(self) -> list[str]:
         """The names of the sets that the method mixes into documents."""
         if self.method.weighting == "none":
             return []
@@ -171,7 +171,7 @@ class CopyStore:
     @cached_property
     def words(self) -> Words:
         """The words that count for the method (``Views.words``)."""
-        words = self._copy.words(self.names or self.method.sets or ())
+        words = self._copy.words(self.set_names or self.method.sets or ()).with_cache({})
         return words if self._selected is None else words.only(self._selected)
 
     # -- propose, fetch, score ------------------------------------------------------------
@@ -180,19 +180,14 @@ class CopyStore:
         self, query_vectors: Vectors, texts: Sequence[str], k: int, depth: int
     ) -> tuple[Floats, Ints]:
         """Return the best ``depth`` documents for each query: ``ranking.Store.best``."""
-        scans = self._exact or self.size <= max(SCANNED, 2 * depth)
-        scores = np.empty((len(query_vectors), depth), np.float32)
-        places = np.empty((len(query_vectors), depth), np.int64)
-        step = max(1, len(query_vectors)) if scans else QUERIES_AT_ONCE
-        for at in range(0, len(query_vectors), step):
-            group = slice(at, at + step)
-            word_scores = [self.words.of(text) for text in texts[group]]
-            if scans:
-                found = self._scan(query_vectors[group], word_scores, depth)
-            else:
-                found = self._nearest(query_vectors[group], word_scores, k, depth)
-            scores[group], places[group] = found
-        return scores, places
+        word_scores = [self.words.of(text) for text in texts]
+        if self.scans(depth):
+            return self._scan(query_vectors, word_scores, depth)
+        return self._nearest(query_vectors, word_scores, k, depth)
+
+    def scans(self, depth: int) -> bool:
+        """Return whether a search for the best ``depth`` scores all documents."""
+        return self._exact or self.size <= max(SCANNED, 2 * depth)
 
     def _scan(
         self, query_vectors: Vectors, word_scores: Sequence[QueryWordScores], depth: int
@@ -204,8 +199,8 @@ class CopyStore:
             batch = np.arange(at, min(at + AT_ONCE, self.size))
             scores = score(query_vectors, self.fetch(batch), self.method)
             if word_scores:
-                shares = np.array([of_words.at(batch) for of_words in word_scores])
-                scores += np.float32(self.method.words) * shares
+                of_batch = np.array([one.at(batch) for one in word_scores])
+                scores += np.float32(self.method.words) * of_batch
             batch_places = np.broadcast_to(batch, scores.shape)
             best, places = best_of(
                 np.concatenate([best, scores], axis=1),
@@ -299,7 +294,7 @@ class CopyStore:
     def fetch(self, places: Ints) -> Fetched:
         """Return the vectors that scoring these documents needs."""
         slots = self._slots_of(self.numbers[places])
-        ids = [int(self._copy.sets[name]["id"]) for name in self.names]
+        ids = [int(self._copy.sets[name]["id"]) for name in self.set_names]
         documents = self._cache.document_vectors(slots)
         return Fetched(documents, *self._cache.queries(slots, ids, self.method.n))
 

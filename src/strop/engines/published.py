@@ -17,7 +17,7 @@ from strop.common.arrays import Floats, Ints
 from strop.embed import Embedder
 from strop.embed.base import checked_vectors
 from strop.engines.base import META, Engine, StoredDocument, unpack
-from strop.engines.copies import Copy, CopyStore
+from strop.engines.copies import QUERIES_AT_ONCE, Copy, CopyStore
 from strop.engines.parents import ParentDocument, document_id, group, with_parent
 from strop.engines.publish import FORMAT, WORDS
 from strop.errors import BadIndex, BadInput
@@ -238,7 +238,11 @@ class Published:
             by_document = copy.is_split and not chunks
 
             def best(n: int) -> tuple[Floats, Ints]:
-                return rank(store, rows, texts, n)
+                step = max(1, len(rows)) if store.scans(n) else QUERIES_AT_ONCE
+                groups = [slice(at, at + step) for at in range(0, max(1, len(rows)), step)]
+                ranked = [rank(store, rows[group], texts[group], n) for group in groups]
+                scores, places = zip(*ranked, strict=True)
+                return np.concatenate(scores), np.concatenate(places)
 
             def group_of(places: Ints) -> Ints:
                 return group(store.ids_of(places), places.shape)
@@ -425,7 +429,7 @@ def _objects(ids: Iterable[str], scores: Floats) -> Any:
 
 def _texts(store: CopyStore, stored: StoredDocument) -> list[tuple[str, str]]:
     n = store.method.n
-    return [(name, text) for name in store.names for text in stored.queries.get(name, [])[:n]]
+    return [(name, text) for name in store.set_names for text in stored.queries.get(name, [])[:n]]
 
 
 def _passage(

@@ -88,18 +88,19 @@ class FolderStore:
         assert self.words is not None
         best = np.zeros((len(texts), depth), np.float32)
         places = np.zeros((len(texts), depth), np.int64)
+        if not depth:
+            return best, places
         if self.layout.small:  # all documents are scored
-            totals = score(query_vectors, self.layout.fetched, self.method)
-            for at, total in enumerate(totals if depth else ()):
+            for at, total in enumerate(score(query_vectors, self.layout.fetched, self.method)):
                 total += np.float32(self.method.words) * self.words.scores(texts[at])
                 best[at], places[at] = best_of_all(total, depth)
             return best, places
         exact = self.prefilter is None
-        complete = depth if exact else min(k, depth)
+        complete = depth if exact else k
         examined = first_depth(depth)
         if not exact:
             examined = max(_APPROXIMATE_DEPTH, 2 * complete, int(_DEPTH_FACTOR * depth))
-        pending, examined = np.arange(len(texts) if depth else 0), min(self.size, examined)
+        pending, examined = np.arange(len(texts)), min(self.size, examined)
         while len(pending):
             scores, ranked = self._best_by_vector(query_vectors[pending], examined)
             undecided, limit = [], max(_RESCORED_FACTOR * examined, _RESCORED)

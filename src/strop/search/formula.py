@@ -68,8 +68,8 @@ KERNELS = {
 """Every faster form by its name in ``strop.search``, with the lines that it computes.
 
 Outside of ``strop.search``, (1) to (4) are in ``engines/postgres_sql.py`` and ``engines/duckdb.py``
-(SQL for users without strop), (1) to (7) in ``server/page/formula.js``, and (3) with equal weights
-in ``engines/export.py``. ``engines/copies.py`` adds (7) to ``scoring.score``.
+(SQL for users without strop), (1) to (5) and (7) in ``server/page/formula.js``, and (3) with equal
+weights in ``engines/export.py``. ``engines/copies.py`` adds (7) to ``scoring.score``.
 """
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from strop.common.arrays import Ints
 from strop.common.text import counted
-from strop.errors import BadIndex, DiskFull, IndexBusy, IndexDamaged
+from strop.errors import BadIndex, IndexDamaged
 from strop.storage.catalog import Catalog
 from strop.storage.compaction import damage, rewrite
 from strop.storage.database import DECODING_ERRORS, reporting_damage, sqlite_errors
@@ -41,6 +41,7 @@ class Check:
         self._rows_of, self._value_of = catalog.database.rows, catalog.database.value
         self.problems: list[str] = []
         self._repairs: dict[str, Callable[[], None]] = {}  # in this order, by what is repaired
+        self._indexes_are_broken = False  # SQLite's own
         self._unsealed: list[str] = []  # tables whose rows do not match their seal
         self._damaged: dict[int, set[int]] = {}  # by set: documents with damaged vectors
         self._lost: list[tuple[int, int]] = []  # (set, document): no vectors, and not waiting
@@ -56,24 +57,26 @@ class Check:
                 except (BadIndex, *DECODING_ERRORS) as error:  # the check survives any contents
                     self.problems.append(f"{catalog.path.name}: {error}")
 
-    def repair(self) -> list[BadIndex]:
+    def repair(self) -> list[IndexDamaged]:
         """Undo damage as far as the catalog allows; return the errors of repairs that failed.
 
-        Lost vectors wait to be recomputed. Only the one writer may call this.
+        Lost vectors wait to be recomputed. Only the one writer may call this. Nothing is written,
+        and the error raised, if SQLite still reports problems after its indexes are rebuilt: new
+        rows could overwrite texts.
         """
+        if self._indexes_are_broken:
+            self._rebuild_indexes()
         for set_id, numbers in self._damaged.items():
             self._repairs[f"vectors of set {set_id}"] = partial(self._rewrite, set_id, numbers)
         self._repairs["waiting documents"] = self._wait
-        failures: list[BadIndex] = []
+        failures: list[IndexDamaged] = []
         for name, repair in self._repairs.items():
             try:
                 with reporting_damage(self._catalog.path, name):
                     repair()
-            except (DiskFull, IndexBusy):
-                raise
-            except BadIndex as error:
+            except IndexDamaged as error:
                 failures.append(error)
-        # A seal may be the only evidence of damage: it is renewed when nothing is left to repair.
+        # A seal may be the only evidence of damage: seals are renewed if no repair failed.
         if self._unsealed and not failures:
             self._catalog.database.seal()
         return failures
@@ -103,7 +106,7 @@ class Check:
     def _integrity(self) -> None:
         if report := self._integrity_report():
             self.problems.append(f"catalog.sqlite: {report}")
-            self._repairs["indexes"] = self._rebuild_indexes
+            self._indexes_are_broken = True
 
     def _rebuild_indexes(self) -> None:
         with self._catalog.writing() as connection:
@@ -115,17 +118,24 @@ class Check:
                 )
 
     def _seals(self) -> None:
-        self._unsealed = self._catalog.database.tables_changed_by_others()
+        self._unsealed, are_readable = self._catalog.database.tables_changed_by_others()
+        if not are_readable:
+            self.problems.append(
+                "catalog.sqlite: rows cannot be compared with their seals, which are unreadable;"
+                " --repair makes new seals for the rows as they are"
+            )
+            return
         derived = {*chain(*_DERIVED.values())}
-        for tables, remedy in (
-            ({*self._unsealed} - derived, ": restore it from a backup, or build the index again; "
-             "--repair keeps them as they are"),
-            (derived, "; --repair computes them again from the texts and metadata"),
-        ):  # fmt: skip
-            if names := ", ".join(table for table in self._unsealed if table in tables):
-                self.problems.append(
-                    f"catalog.sqlite: rows of {names} are not what strop wrote{remedy}"
-                )
+        if given := ", ".join(table for table in self._unsealed if table not in derived):
+            self.problems.append(
+                f"catalog.sqlite: rows of {given} are not what strop wrote: restore it from a"
+                " backup, or build the index again; --repair keeps them as they are"
+            )
+        if computed := ", ".join(table for table in self._unsealed if table in derived):
+            self.problems.append(
+                f"catalog.sqlite: rows of {computed} are not what strop wrote; --repair computes"
+                " them again from the texts and metadata"
+            )
 
     def _vectors(self) -> None:
         files = self._catalog.vectors.files()

@@ -81,8 +81,8 @@ def decide(documents: Iterable[Placed], embedder: Embedder) -> tuple[str | None,
     chunking = Chunking(size, size // 5)
     warnings.warn(
         f"{long:,} of the first {len(sample):,} documents are more than {LONG} times as long as the"
-        f" {window:,} tokens that {embedder.name} reads: all are cut into chunks of {size} tokens,"
-        f" {chunking.overlap} of them shared. To choose otherwise for a new index: --chunk none or"
+        f" {window:,} tokens that {embedder.name} reads: all are split into chunks of {size} tokens"
+        f" that share {chunking.overlap}. To choose otherwise for a new index: --chunk none or"
         " --chunk SIZE:OVERLAP (chunking=None or chunking='SIZE:OVERLAP')",
         stacklevel=5,
     )
@@ -309,7 +309,7 @@ class Chunks:
             f"{count:,} {what}: restore the catalog from a backup, or build the index again"
             for count, what in (
                 (orphans, "chunks belong to no document"),
-                (wrong_kind, "rows are not cut as the index says"),
+                (wrong_kind, "rows are not split as the index says"),
                 (differing, "documents are not what their chunks say"),
             )
             if count

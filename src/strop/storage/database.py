@@ -228,8 +228,8 @@ class Database:
             finally:
                 own.is_writing = False
 
-    def tables_changed_by_others(self) -> list[str]:
-        """Return the tables with rows that another program changed (``seals``)."""
+    def tables_changed_by_others(self) -> tuple[list[str], bool]:
+        """Return the tables with rows that another program changed (``Seals.broken``)."""
         with self.reading():
             return self._own.seals.broken()
 
@@ -344,9 +344,9 @@ def sqlite_errors(path: Path) -> Iterator[None]:
     """Turn SQLite's errors into errors of strop, which name the remedy if it is known."""
     try:
         yield
-    # A text that is not UTF-8 gives a DatabaseError; such a name or message the other one.
+    # A text that is not UTF-8 raises DatabaseError; a name or message that is not, the other one.
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-        # The error quotes the text, of the user's documents: it decides nothing and is not shown.
+        # The error quotes a text of the user's: it must not decide the kind of error, or be shown.
         reason = str(error).partition(" with text ")[0]
         if "full" in reason or "disk I/O error" in reason:
             raise DiskFull(

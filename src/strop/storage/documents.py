@@ -119,7 +119,7 @@ class Documents:
         numbers = self.numbers_of(id_)
         if len(numbers) != 1:
             raise BadInput(
-                f"{id_!r} is cut into {len(numbers):,} chunks: name one of them, such as"
+                f"{id_!r} is split into {len(numbers):,} chunks: name one of them, such as"
                 f" {self.get(numbers[0]).id!r} (see index.chunks({id_!r}))"
             )
         return numbers[0]

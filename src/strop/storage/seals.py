@@ -76,10 +76,13 @@ class Seals:
         )
         self._sums.clear()
 
-    def broken(self) -> list[str]:
-        """Return the tables whose rows do not match their seal."""
-        stored = self._stored()
-        return [table for table, sum_ in self.of_everything().items() if stored.get(table) != sum_]
+    def broken(self) -> tuple[list[str], bool]:
+        """Return the tables whose rows do not match their seal, and whether any seal is readable.
+
+        If none is readable, these are all tables.
+        """
+        stored, sums = self._stored(), self.of_everything()
+        return [table for table, sum_ in sums.items() if stored.get(table) != sum_], bool(stored)
 
     def of_everything(self) -> dict[str, int]:
         """Return the seal of each table, computed from its rows."""

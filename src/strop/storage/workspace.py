@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -283,18 +283,20 @@ class Workspace:
         except IndexDamaged:
             return None
 
-    def repair(self, progress: Progress | None = None) -> list[str]:
-        """Within ``writing``: check, recompute lost vectors, and return the problems.
+    def repair(self, update_codes: Callable[[], None], progress: Progress | None) -> list[str]:
+        """Within ``writing``: check, recompute what is lost, and return the problems.
 
-        If a part cannot be repaired, this is raised when everything else is.
+        If a part cannot be repaired, its error is raised after everything else is repaired.
         """
         check = Check(self.catalog, progress)
+        failures: list[IndexDamaged] = []
         if check.problems:
             failures = check.repair()
             self._sweep()
             self.pipeline.run(progress)
-            if failures:
-                raise failures[0]
+        update_codes()
+        if failures:
+            raise failures[0]
         return check.problems
 
     def compact(self, progress: Progress | None = None, query_vectors: str | None = None) -> None:

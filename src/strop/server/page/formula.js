@@ -1,4 +1,4 @@
-// The score, as in search/formula.py, lines (1) to (7), for one candidate of the server.
+// The score, as in search/formula.py, lines (1) to (5) and (7), for one candidate of the server.
 //
 //   score = (t + alpha Σ w_i s_i) / sqrt(dd + 2 alpha Σ w_i u_i + alpha² w'Gw) + words * word score
 //
@@ -23,14 +23,14 @@ function dense({ t, dd, s, u, g }, alpha, temperature) {
   const n = s.length;
   if (n === 0 || alpha === 0) return dd === 0 ? LOWEST : t;
   const w = weights(s, temperature);
-  let over = t;
-  let under = dd;
+  let numerator = t;
+  let squaredNorm = dd;
   for (let i = 0; i < n; i += 1) {
-    over += alpha * w[i] * s[i];
-    under += 2 * alpha * w[i] * u[i];
-    for (let j = 0; j < n; j += 1) under += alpha * alpha * w[i] * w[j] * g[i * n + j];
+    numerator += alpha * w[i] * s[i];
+    squaredNorm += 2 * alpha * w[i] * u[i];
+    for (let j = 0; j < n; j += 1) squaredNorm += alpha * alpha * w[i] * w[j] * g[i * n + j];
   }
-  return under > 1e-9 ? over / Math.sqrt(under) : LOWEST;
+  return squaredNorm > 1e-9 ? numerator / Math.sqrt(squaredNorm) : LOWEST;
 }
 
 /** Return candidates with their scores, best first; of the chunks of a document the best one. */
