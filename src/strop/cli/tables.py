@@ -145,8 +145,8 @@ def print_document(
 _SHOWN = 5e-5
 """Smaller values are displayed as zero."""
 _LEGEND = (
-    "moved: what this text adds to the score. weight: its share among the document's stored texts;"
-    " all of them sum to 1. similarity: cosine of this text and the query. The five texts that"
+    "moved: what this text adds to the score. weight: its share among the document's texts, which"
+    " sum to 1. similarity: cosine of this text and the query. The five texts that"
     " moved a document most are shown."
 )
 
