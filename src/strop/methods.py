@@ -7,6 +7,7 @@ import numbers
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
 from strop.errors import BadInput
@@ -122,7 +123,9 @@ def parse_method(
         raise BadInput(f"a method is a name such as 'sharp' or a Method, not {spec!r}")
     name, *parts = spec.strip().split(":")
     if name not in known:
-        raise BadInput(f"no method {name!r}: choose from {', '.join(known)}")
+        near = get_close_matches(name, known, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise BadInput(f"no method {name!r}: choose from {', '.join(known)}.{hint}")
     in_spec = dict(part.partition("=")[::2] for part in parts)
     method = known[name]
     if "of" in in_spec:

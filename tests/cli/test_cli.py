@@ -584,6 +584,8 @@ def test_eval_prints_percentages_and_changes(index: Path, dataset: Path) -> None
     change = report["results"]["trad"]["nDCG@10"] - report["results"]["sharp"]["nDCG@10"]
     assert f"{100 * change:+.2f}" in output
     assert "change against sharp" in output
+    assert f"nDCG@10 {100 * change:+.1f} points (95% interval " in output.splitlines()[-1]
+    assert "interval" not in strop("eval", index, dataset, "--methods", "trad").stdout
 
 
 def test_written_runs_score_the_same_in_ir_measures(

@@ -352,7 +352,7 @@ def test_tuning_without_enough_queries_is_refused(tmp_path: Path, blurred: Index
     with pytest.raises(BadInput, match="5 queries decide nothing"):
         tune(blurred, queries=5)
     few = Dataset("few", {"q": "0.5 1 7"}, {"q": {"d1": 1}})
-    with pytest.raises(BadInput, match="few has 1 queries"):
+    with pytest.raises(BadInput, match="few has 1 query,"):
         tune(blurred, few)
     assert blurred.method("sharp") == default_sharp(blurred)
 

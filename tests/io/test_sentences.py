@@ -110,3 +110,12 @@ def test_consecutive_words_are_located(words: list[str], space: str) -> None:
     text = space.join(words)
     place = locate(" ".join(words), text)
     assert place == (0, len(text))
+
+
+def test_a_heading_that_repeats_the_title_is_left_out() -> None:
+    texts = title_and_sentences(
+        "Linseed oil", "# Linseed oil\n\nRags with it can ignite.\n\n# Use\n"
+    )
+    assert texts[0] == "Linseed oil"
+    assert not any("# Linseed oil" in text for text in texts)
+    assert any("Rags with it can ignite." in text for text in texts)

@@ -106,7 +106,13 @@ def eval_(
             write_run(run_out / f"{report.dataset}.{safe}.trec", run, f"strop-{safe}")
     if grid.refined:
         return Answer(grid.to_json(per_query), partial(tables.print_grid, grid))
-    return Answer(report.to_json(per_query), partial(tables.print_report, report))
+
+    def show() -> None:
+        tables.print_report(report)
+        if others := [name for name in report.results if name != report.baseline]:
+            echo(f"\n{report.conclusion(others[-1])}")
+
+    return Answer(report.to_json(per_query), show)
 
 
 def _without_labels(

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from strop.common.text import counted
 from strop.errors import BadInput
 from strop.evaluation.estimate import HeldOut, held_out, written_sets
 from strop.evaluation.scoring import Report, bootstrap_interval, evaluate
@@ -156,8 +157,10 @@ def _by_labels(report: Report, default: Method) -> Choice:
     tried = [replace(method, name=default.name) for method in report.settings.values()]
     values = np.array([list(one["nDCG@10"].values()) for one in report.per_query.values()])
     if values.shape[1] < _FEWEST:
-        size = f"{report.dataset} has {values.shape[1]} queries"
-        raise BadInput(f"{size}, too few to choose by: give at least {_FEWEST}")
+        size = counted(values.shape[1], "query")
+        raise BadInput(
+            f"{report.dataset} has {size}, too few to choose by: give at least {_FEWEST}"
+        )
     default_values = values[tried.index(default)]
     return decide(values, default_values, tried, f"labelled queries of {report.dataset}")
 

@@ -66,7 +66,10 @@ def title_and_sentences(title: str, text: str, most: int = MOST) -> list[str]:
 
     If there are more, neighbours are joined, so that the sentences still cover the whole text.
     """
-    candidates = dict.fromkeys([" ".join(title.split()), *split_sentences(text)])
+    title = " ".join(title.split())
+    # A Markdown heading that repeats the title adds nothing.
+    sentences = [part for part in split_sentences(text) if part.lstrip("# ") != title]
+    candidates = dict.fromkeys([title, *sentences])
     texts = [candidate for candidate in candidates if any(letter.isalnum() for letter in candidate)]
     if len(texts) <= most:
         return texts
