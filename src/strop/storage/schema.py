@@ -1,4 +1,4 @@
-"""The catalog's tables. Whoever changes what is stored changes the format number here."""
+"""The catalog's tables. A change of what is stored needs a new format number."""
 
 from __future__ import annotations
 
