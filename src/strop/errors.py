@@ -19,6 +19,16 @@ class BadInput(StropError):
     """A file or a value that cannot be used."""
 
 
+class UnknownDocument(BadInput):
+    """An id that no document and no chunk of an index or a copy has."""
+
+    def __init__(self, place: object, id_: str) -> None:
+        super().__init__(
+            f"{place} has no document {id_!r}: ids are those of the corpus, or of a chunk (such as"
+            " report.md#3)"
+        )
+
+
 class MissingExtra(StropError):
     """An optional dependency is not installed."""
 

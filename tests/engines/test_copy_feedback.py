@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,12 @@ import pytest
 from helpers import fakes
 
 import strop
+from strop import Index
 
 pytest.importorskip("duckdb")
 
 from strop.engines.duckdb import DuckDB
+from strop.engines.published import Published
 
 
 def test_feedback_of_candidates_from_an_engine(
@@ -21,31 +25,38 @@ def test_feedback_of_candidates_from_an_engine(
 ) -> None:
     """More documents are ranked than k, but not all are fetched."""
     monkeypatch.setattr("strop.engines.copies.SCANNED", 0)
-    url = f"duckdb://{tmp_path / 'copy.duckdb'}"
     rng = np.random.default_rng(0)
-    with fakes.create(tmp_path / "index") as index:
-        index.sharpen("sentences")
-        index.add(
-            {"id": f"d{at}", "text": f"{random_text(rng)}. {random_text(rng)}. {random_text(rng)}."}
-            for at in range(900)
-        )
-        index.publish(url)
-        with strop.connect(url, embedder=fakes.Bag(), name="bag", dim=fakes.DIM) as copy:
-            queries = [random_text(rng) for _ in range(30)]
-            fetched: list[int] = []
-            nearest = DuckDB.nearest
+    texts = (f"{random_text(rng)}. {random_text(rng)}. {random_text(rng)}." for _ in range(900))
+    with index_and_copy(tmp_path, texts) as (index, copy):
+        queries = [random_text(rng) for _ in range(30)]
+        fetched: list[int] = []
+        nearest = DuckDB.nearest
 
-            def counting(*args: Any, **options: Any) -> Any:
-                candidates = nearest(*args, **options)
-                fetched.append(len(candidates))
-                return candidates
+        def counting(*args: Any, **options: Any) -> Any:
+            candidates = nearest(*args, **options)
+            fetched.append(len(candidates))
+            return candidates
 
-            monkeypatch.setattr(DuckDB, "nearest", counting)
-            expected, found = (it.search(queries, 10) for it in (index, copy))
+        monkeypatch.setattr(DuckDB, "nearest", counting)
+        expected, found = (it.search(queries, 10) for it in (index, copy))
     shared = [len({*a} & {*b}) for a, b in zip(expected.ids, found.ids, strict=True)]
     assert np.mean(shared) >= 9.8
     assert min(fetched) >= 50
     assert np.mean(fetched) < 450
+
+
+@contextmanager
+def index_and_copy(
+    tmp_path: Path, texts: Iterable[str]
+) -> Iterator[tuple[Index, Index | Published]]:
+    """Give an index sharpened by sentences, and its copy."""
+    url = f"duckdb://{tmp_path / 'copy.duckdb'}"
+    with fakes.create(tmp_path / "index") as index:
+        index.sharpen("sentences")
+        index.add({"id": f"d{at}", "text": text} for at, text in enumerate(texts))
+        index.publish(url)
+        with strop.connect(url, embedder=fakes.Bag(), name="bag", dim=fakes.DIM) as copy:
+            yield index, copy
 
 
 def random_text(rng: np.random.Generator, count: int = 5) -> str:
@@ -54,17 +65,12 @@ def random_text(rng: np.random.Generator, count: int = 5) -> str:
 
 
 def test_a_copy_has_the_same_feedback(tmp_path: Path) -> None:
-    url = f"duckdb://{tmp_path / 'copy.duckdb'}"
     rng = np.random.default_rng(0)
-    with fakes.create(tmp_path / "index") as index:
-        index.sharpen("sentences")
-        index.add({"id": f"d{at}", "text": random_text(rng, 6)} for at in range(90))
-        index.publish(url)
-        with strop.connect(url, embedder=fakes.Bag(), name="bag", dim=fakes.DIM) as copy:
-            for k in (5, 60):
-                expected, found = (it.search("an old dog", k) for it in (index, copy))
-                assert found.ids.tolist() == expected.ids.tolist()
-                np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
+    with index_and_copy(tmp_path, (random_text(rng, 6) for _ in range(90))) as (index, copy):
+        for k in (5, 60):
+            expected, found = (it.search("an old dog", k) for it in (index, copy))
+            assert found.ids.tolist() == expected.ids.tolist()
+            np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
         assert (
             expected.ids.tolist() != index.search("an old dog", 60, "sharp:feedback=0").ids.tolist()
         )
@@ -78,16 +84,9 @@ def test_feedback_of_queries_in_groups(
     monkeypatch.setattr("strop.engines.copies.SCANNED", 0)
     monkeypatch.setattr("strop.engines.copies.CACHE_BYTES", cache_bytes)
     monkeypatch.setattr("strop.engines.copies.MAX_FETCHED", 60)
-    url = f"duckdb://{tmp_path / 'copy.duckdb'}"
     rng = np.random.default_rng(0)
-    with fakes.create(tmp_path / "index") as index:
-        index.sharpen("sentences")
-        index.add(
-            {"id": f"d{at}", "text": f"{random_text(rng)}. {random_text(rng)}."}
-            for at in range(300)
-        )
-        index.publish(url)
-    with strop.connect(url, embedder=fakes.Bag(), name="bag", dim=fakes.DIM) as copy:
+    texts = (f"{random_text(rng)}. {random_text(rng)}." for _ in range(300))
+    with index_and_copy(tmp_path, texts) as (_, copy):
         queries = [random_text(rng) for _ in range(7)]
         alone = [copy.search(query, 5)[0] for query in queries]
         monkeypatch.setattr("strop.engines.published.QUERIES_AT_ONCE", 2)

@@ -109,8 +109,8 @@ def eval_(
 
     def show() -> None:
         tables.print_report(report)
-        if others := [name for name in report.results if name != report.baseline]:
-            echo(f"\n{report.conclusion(others[-1])}")
+        if report.compared:
+            echo(f"\n{report.conclusion(report.compared[-1])}")
 
     return Answer(report.to_json(per_query), show)
 
@@ -134,8 +134,7 @@ def _without_labels(
             progress=progress,
             **{name: options[name] for name in opt.SETTINGS},
         )
-    others = [name for name in report.results if name != report.baseline]
-    last = others[-1] if others else report.baseline
+    last = [report.baseline, *report.compared][-1]
 
     def show() -> None:
         print_report(report)
@@ -143,7 +142,7 @@ def _without_labels(
         echo("Trust the order of the methods more than the values (docs/evaluation.md).")
 
     bounds = ("mean", "low", "high")
-    gains = {name: dict(zip(bounds, report.gain(name), strict=True)) for name in others}
+    gains = {name: dict(zip(bounds, report.gain(name), strict=True)) for name in report.compared}
     return Answer({**report.to_json(per_query), "labels": False, "gains": gains}, show)
 
 

@@ -1,11 +1,10 @@
 """Embedders: texts to unit vectors. ``load`` makes one from a short name or a function.
 
 A new family is one more file on ``BaseEmbedder`` (base.py), its name here, and an extra if it needs
-a package. An option that
-changes vectors must be in ``_VECTOR_OPTIONS`` of ``storage/trust.py``, or an index does not store
-it. The settings of one model are an entry in ``presets.json``. Importing this package loads no
-model library; each family is imported when it is used. Nothing here stores vectors in an index, or
-ranks.
+a package. An option that changes vectors must be in ``_VECTOR_OPTIONS`` of ``storage/trust.py``, or
+an index does not store it. The settings of one model are an entry in ``presets.json``. Importing
+this package loads no model library; each family is imported when it is used. Nothing here stores
+vectors in an index, or ranks.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from strop.engines.base import META, Engine, StoredDocument, unpack
 from strop.engines.copies import QUERIES_AT_ONCE, Copy, CopyStore
 from strop.engines.parents import ParentDocument, document_id, group, with_parent
 from strop.engines.publish import FORMAT, WORDS
-from strop.errors import BadIndex, BadInput
+from strop.errors import BadIndex, BadInput, UnknownDocument
 from strop.filters import fields_of, read_filter
 from strop.methods import METHODS, Method, check_count, chosen_method
 from strop.search.explain import Explanation, ScoreInputs, explain, score_inputs_of
@@ -345,10 +345,7 @@ class Published:
             copy.parents.numbers(parent) if parent else self._engine.with_ids([id_]).tolist()
         )
         if not numbers:
-            raise BadInput(
-                f"{self.path} has no document {id_!r}: ids are those of the corpus, or of a chunk"
-                " (such as report.md#3)"
-            )
+            raise UnknownDocument(self.path, id_)
         return numbers
 
     def get(self, id_: str) -> Document:

@@ -91,6 +91,11 @@ class Report:
         gains = np.array([values[query] - base[query] for query in base])
         return 100 * float(gains.mean()), *bootstrap_interval(gains)
 
+    @property
+    def compared(self) -> list[str]:
+        """The methods that are compared with the baseline."""
+        return [name for name in self.results if name != self.baseline]
+
     def conclusion(self, method: str) -> str:
         """Return a sentence on whether a method beats the baseline, and how certain that is."""
         mean, low, high = self.gain(method)

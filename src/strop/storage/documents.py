@@ -8,7 +8,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from strop.errors import BadInput
+from strop.errors import BadInput, UnknownDocument
 from strop.io.files import checked_string
 from strop.storage.chunks import AUTO, Chunks, Split
 from strop.storage.database import Database, reporting_damage
@@ -135,11 +135,7 @@ class Documents:
                 "SELECT number FROM documents WHERE id = ?", (id_,)
             )
         if not numbers:
-            folder = self._database.path.parent
-            raise BadInput(
-                f"{folder} has no document {id_!r}: ids are those of the corpus, or of a chunk"
-                " (such as report.md#3)"
-            )
+            raise UnknownDocument(self._database.path.parent, id_)
         return numbers
 
     def are_split(self) -> bool:
